@@ -1,0 +1,406 @@
+"""What is asked: spectra, tasks, models, recipes, evaluations, runs and sweeps.
+
+Everything here is a frozen value over plain numbers, strings and tuples, checked once when it is
+made. Both engines answer a `RunSpec`; neither appears here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import numbers
+import operator
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal
+
+from leadline.errors import SpecError, nearest
+
+MAX_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The values that a numeric field may take: `low <= value <= high`, or `low < value` if
+    `open_low`. Integer fields must be whole. Infinity is allowed only where it has a meaning.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    infinite: bool = False
+
+    def describe(self, whole: bool) -> str:
+        """The allowed values in words."""
+        noun = "a whole number" if whole else "a finite number"
+        sign = ">" if self.open_low else ">="
+        low = "" if self.low == -math.inf else f" {sign} {self.low:g}"
+        high = "" if self.high == math.inf else f" and <= {self.high:g}"
+        return noun + low + high + (" or infinity" if self.infinite else "")
+
+
+Count = Annotated[int, Bounds(low=1)]
+Extent = Annotated[int | float, Bounds(low=1, infinite=True)]
+"""A whole number of at least one, or infinity."""
+Seed = Annotated[int, Bounds(low=0, high=MAX_SEED)]
+Real = Annotated[float, Bounds()]
+NonNegative = Annotated[float, Bounds(low=0)]
+Positive = Annotated[float, Bounds(low=0, open_low=True)]
+
+
+def _number(path: str, value: object, whole: bool, bounds: Bounds) -> int | float:
+    wanted = bounds.describe(whole)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        kind = type(value).__name__
+        raise SpecError(f"{path}: got {kind} {_short(value)}, expected {wanted}")
+    number = float(value)
+    inside = bounds.low < number if bounds.open_low else bounds.low <= number
+    if math.isnan(number) or not (inside and number <= bounds.high):
+        raise SpecError(f"{path}: got {value}, expected {wanted}")
+    if math.isinf(number):
+        if not bounds.infinite:
+            raise SpecError(f"{path}: got {value}, expected {wanted}")
+        return number
+    if not whole:
+        return number + 0.0  # -0.0 and 0.0 are one value
+    if number != math.floor(number):
+        raise SpecError(f"{path}: got {value}, expected {wanted}")
+    return operator.index(value) if isinstance(value, numbers.Integral) else int(number)
+
+
+def _short(value: object) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def check_value(path: str, value: object, hint: Any) -> Any:
+    """`value` in the form that the annotation `hint` asks for, or `SpecError` naming `path`."""
+    origin = typing.get_origin(hint)
+    if origin is Annotated:
+        base, bounds = typing.get_args(hint)[:2]
+        options = typing.get_args(base) or (base,)
+        if type(None) in options and value is None:
+            return None
+        return _number(path, value, int in options, bounds)
+    if origin is Literal:
+        options = typing.get_args(hint)
+        if not isinstance(value, str) or value not in options:
+            close = nearest(value, options) if isinstance(value, str) else ""
+            raise SpecError(f"{path}: got {_short(value)}, expected one of {options}{close}")
+        return value
+    if origin is tuple:
+        return _sequence(path, value, typing.get_args(hint)[0])
+    if origin in (typing.Union, types.UnionType):
+        members = typing.get_args(hint)
+        if value is None and type(None) in members:
+            return None
+        annotated = [m for m in members if typing.get_origin(m) is Annotated]
+        if annotated:
+            return check_value(path, value, annotated[0])
+        if isinstance(value, members):
+            return value
+        names = ", ".join("none" if m is type(None) else m.__name__ for m in members)
+        raise SpecError(f"{path}: got {type(value).__name__} {_short(value)}, expected {names}")
+    if not isinstance(value, hint):
+        raise SpecError(
+            f"{path}: got {type(value).__name__} {_short(value)}, expected {hint.__name__}"
+        )
+    return value
+
+
+def _sequence(path: str, value: object, item: Any) -> tuple[Any, ...]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        kind = type(value).__name__
+        raise SpecError(f"{path}: got {kind} {_short(value)}, expected a tuple")
+    values = typing.cast(Sequence[object], value)
+    return tuple(check_value(f"{path}[{i}]", v, item) for i, v in enumerate(values))
+
+
+@cache
+def field_hints(kind: type[Spec]) -> dict[str, Any]:
+    """The annotation of every field of a spec class, bounds included."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """Base of all specifications: every field is checked against its annotation when made."""
+
+    role: ClassVar[str] = ""
+    """The dotted place of this value in a `RunSpec`, for error messages."""
+
+    def __post_init__(self) -> None:
+        for name, hint in field_hints(type(self)).items():
+            path = f"{self.role}.{name}" if self.role else name
+            object.__setattr__(self, name, check_value(path, getattr(self, name), hint))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spectrum(Spec):
+    r"""Power-law spectra of inputs and tasks: $\lambda_k = k^{-a}$, $\omega_k = s\,k^{-b}$ for
+    $k = 1, \dots,$ `dim`.
+
+    **Arguments:** `dim` is a whole number or infinity (theory only); `input_exponent` is
+    $a \ge 0$; `task_exponent` is $b$; `total` sets the scale $s$ such that
+    $\sum_k \omega_k \lambda_k$ equals it, None means $s = 1$.
+
+    The source exponent is $\beta = (a + b - 1)/a$.
+    """
+
+    role: ClassVar[str] = "task.spectrum"
+
+    dim: Extent
+    input_exponent: NonNegative
+    task_exponent: Real
+    total: Annotated[float | None, Bounds(low=0, open_low=True)] = None
+
+
+def flat(dim: int) -> Spectrum:
+    r"""The isotropic spectrum: $\lambda_k = 1$, $\omega_k = 1/$`dim`, so that the loss of the
+    prediction zero is one.
+    """
+    return Spectrum(dim=dim, input_exponent=0.0, task_exponent=0.0, total=1.0)
+
+
+def source_capacity(dim: int | float, *, nu: float, beta: float) -> Spectrum:
+    r"""Source and capacity conditions: $\lambda_k = k^{-\nu}$ and
+    $\omega_k\lambda_k \propto k^{-\nu\beta - 1}$ with sum one.
+
+    **Arguments:** `nu` $> 0$ is the input exponent, `beta` $> 0$ the source exponent.
+
+    Ref: arXiv:2510.01098, section 3.3.
+    """
+    check_value("task.spectrum.nu", nu, Positive)
+    check_value("task.spectrum.beta", beta, Positive)
+    return Spectrum(dim=dim, input_exponent=nu, task_exponent=1 + nu * beta - nu, total=1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InContextRegression(Spec):
+    r"""Linear regression in context: $y = \beta\cdot x + \sigma\epsilon$.
+
+    Each context draws $\beta$ with covariance $\Omega$ and `context` labeled inputs with
+    covariance $\Sigma$. `covariance` is "isotropic" ($\Sigma = I$, $\Omega = I/D$), "fixed" (both
+    diagonal in one basis, the same in every context) or "rotated" (a fresh Haar rotation of both
+    in every context).
+
+    **Arguments:** `context` is the number of labeled examples $P$ (or infinity); `noise` is
+    $\sigma$ on the labels in context; `query_noise` the standard deviation of label noise on
+    the query tokens that training sees. The loss always excludes the noise of the queries.
+    """
+
+    role: ClassVar[str] = "task"
+
+    spectrum: Spectrum
+    covariance: Literal["isotropic", "fixed", "rotated"]
+    context: Extent
+    noise: NonNegative = 0.0
+    query_noise: NonNegative = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        s = self.spectrum
+        if self.covariance == "isotropic" and (
+            s.input_exponent != 0 or s.task_exponent != 0 or s.total != 1
+        ):
+            raise SpecError("task.spectrum: an isotropic task needs the spectrum flat(dim)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReducedAttention(Spec):
+    r"""The reduced linear transformer: `depth` layers that share the matrix $\Gamma$, predicting
+    $f(x_*) = \frac1{LP} x_*^T\Gamma\sum_{l<L}(I - \hat\Sigma\Gamma/L)^l X y$.
+
+    **Arguments:** `depth` $L$ (infinity in theory); `width` $N$ of the residual stream, None for
+    the full dimension; `projection` says how inputs enter a narrower stream; `power` is that of
+    the projection in the reduced form; `tied` says whether all layers share one matrix.
+
+    Ref: arXiv:2510.01098, equation 5.
+    """
+
+    role: ClassVar[str] = "model"
+
+    depth: Extent
+    width: Annotated[int | None, Bounds(low=1)] = None
+    projection: Literal["none", "orthogonal", "gaussian"] = "none"
+    power: Annotated[int, Bounds(low=1, high=2)] = 2
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.width is None) != (self.projection == "none"):
+            raise SpecError(
+                f"model.projection: got {self.projection!r} with width {self.width}; a narrower "
+                "stream needs both a width and a projection, a full one neither"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Spec):
+    r"""Gradient descent from $\Gamma = 0$ on fresh contexts at every step.
+
+    **Arguments:** `steps`; `batch_size` $B$ contexts a step and `queries` $K$ query tokens a
+    context (infinity: the exact gradient, theory only); `rate` $\eta$ in
+    $\Gamma \leftarrow \Gamma - \eta\,\nabla$Loss, the Loss being the mean squared error without 1/2.
+    """
+
+    role: ClassVar[str] = "recipe"
+
+    steps: Annotated[int, Bounds(low=0)]
+    batch_size: Extent
+    queries: Extent
+    rate: Positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientFlow(Spec):
+    r"""Continuous time: $\dot\gamma = -d\,$Loss$/d\gamma$ from `start`, recorded at `times`."""
+
+    role: ClassVar[str] = "recipe"
+
+    times: tuple[NonNegative, ...]
+    start: Real = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.times or any(a >= b for a, b in itertools.pairwise(self.times)):
+            raise SpecError("recipe.times: expected at least one time, in increasing order")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenScale(Spec):
+    r"""No training: $\Gamma = \gamma I$ with this `gamma`, one point of the landscape."""
+
+    role: ClassVar[str] = "recipe"
+
+    gamma: Real
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestScale(Spec):
+    r"""No training: $\Gamma = \gamma I$ at the $\gamma$ of least loss."""
+
+    role: ClassVar[str] = "recipe"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Spec):
+    """On what the loss is measured.
+
+    **Arguments:** `contexts` fresh contexts, shared by every model evaluated with the same task
+    and evaluation; `queries` a context (infinity: the exact average over queries and task
+    vectors); `seed` of that stream; `record` the steps at which the loss is measured, in
+    increasing order, empty for the last step only; `measures` names further arrays to record.
+    """
+
+    role: ClassVar[str] = "evaluation"
+
+    contexts: Count = 64
+    queries: Extent = math.inf
+    seed: Seed = 0
+    record: tuple[Annotated[int, Bounds(low=0)], ...] = ()
+    measures: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(a >= b for a, b in itertools.pairwise(self.record)):
+            raise SpecError("evaluation.record: expected steps in increasing order")
+
+
+Task = InContextRegression
+Model = ReducedAttention
+Recipe = Training | GradientFlow | GivenScale | BestScale
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec(Spec):
+    """One question: this task, this model, this recipe, measured so, with this seed."""
+
+    task: Task
+    model: Model
+    recipe: Recipe
+    evaluation: Evaluation = Evaluation()
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        dim, width = self.task.spectrum.dim, self.model.width
+        if self.model.projection == "orthogonal" and width is not None and width > dim:
+            raise SpecError(
+                f"model.width: {width} exceeds task.spectrum.dim {dim}: an orthogonal projection "
+                "needs width <= dim"
+            )
+        if isinstance(self.recipe, Training) and self.evaluation.record:
+            last = self.evaluation.record[-1]
+            if last > self.recipe.steps:
+                raise SpecError(
+                    f"evaluation.record: step {last} is after the last step {self.recipe.steps}"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep(Spec):
+    """A named list of runs for one engine."""
+
+    role: ClassVar[str] = "sweep"
+
+    name: str
+    engine: Literal["theory", "simulation"]
+    runs: tuple[RunSpec, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.runs:
+            raise SpecError(f"sweep.runs: the sweep {self.name!r} has no runs")
+
+
+def replace(base: Any, path: str, value: object) -> Any:
+    """A copy of `base` with the field at the dotted `path` set to `value`.
+
+    **Raises:** `SpecError` for an unknown field, with the nearest name.
+    """
+    return _replace(base, path.split("."), value, path)
+
+
+def _replace(base: Any, parts: list[str], value: object, path: str) -> Any:
+    name, *rest = parts
+    known = [f.name for f in dataclasses.fields(base)] if dataclasses.is_dataclass(base) else []
+    if name not in known:
+        paths = dotted_paths(base)
+        raise SpecError(
+            f"{path}: no field {name!r} in {type(base).__name__}; it has "
+            f"{', '.join(known) or 'none'}{nearest('.'.join(parts), paths)}"
+        )
+    inner = _replace(getattr(base, name), rest, value, path) if rest else value
+    return dataclasses.replace(base, **{name: inner})
+
+
+def dotted_paths(base: object, prefix: str = "") -> list[str]:
+    """Every dotted field path below `base`."""
+    if not dataclasses.is_dataclass(base):
+        return []
+    paths: list[str] = []
+    for f in dataclasses.fields(base):
+        paths.append(prefix + f.name)
+        paths.extend(dotted_paths(getattr(base, f.name), f"{prefix}{f.name}."))
+    return paths
+
+
+def grid(base: RunSpec, axes: Mapping[str, Sequence[object]]) -> tuple[RunSpec, ...]:
+    """Every combination of the values of `axes`, a mapping from dotted paths to values, applied
+    to `base`. The last axis varies fastest.
+
+    **Raises:** `SpecError` for an unknown path (with the nearest) or an impossible value.
+    """
+    specs: list[RunSpec] = []
+    for values in itertools.product(*axes.values()):
+        spec = base
+        for path, value in zip(axes, values, strict=True):
+            spec = replace(spec, path, value)
+        specs.append(spec)
+    return tuple(specs)
