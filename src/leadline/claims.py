@@ -57,8 +57,8 @@ class Claim:
     """A published statement in a form that a number decides.
 
     **Arguments:** `name` is a short identifier; `source` the paper and place; `statement` the
-    claim in words; `kind` is "number" (a value), "order" (the sign or ranking, written as a
-    difference) or "identity" (two quantities agree, written as their difference or ratio);
+    claim in words; `kind` is "number" (a value), "order" (a ranking, written as a difference of
+    which only the sign counts) or "identity" (two quantities agree, written as their difference or ratio);
     `published` the value that the source gives; `corrected` the value that we derive where the
     source errs, else None; `smallest_effect` the smallest difference that matters: a measurement
     with a wider interval decides nothing.
@@ -88,13 +88,20 @@ def verdict(claim: Claim, measured: Interval) -> Verdict:
     """What a measurement says of a claim.
 
     An interval that contains the published value and is wider than the smallest effect decides
-    nothing. A narrower one that contains it reproduces the claim. One that excludes it while
-    containing our corrected value corrects it; one that excludes both does not reproduce it.
+    nothing; a narrower one reproduces the claim. One that excludes it corrects the claim if it
+    contains our value, and does not reproduce it otherwise. Of an order only the sign counts: the
+    published value stands for its sign, and an interval that contains zero shows no order.
     """
     if not (math.isfinite(measured.low) and math.isfinite(measured.high)):
         return "not tested at this scale"
+    narrow = measured.width < claim.smallest_effect
+    if claim.kind == "order":
+        if measured.contains(0.0):
+            return "not reproduced" if narrow else "not tested at this scale"
+        same = (measured.low > 0) == (claim.published > 0)
+        opposite: Verdict = "not reproduced" if claim.corrected is None else "corrected"
+        return "reproduced" if same else opposite
     if measured.contains(claim.published):
-        narrow = measured.width < claim.smallest_effect
         return "reproduced" if narrow else "not tested at this scale"
     if claim.corrected is not None and measured.contains(claim.corrected):
         return "corrected"

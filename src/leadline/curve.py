@@ -59,6 +59,14 @@ class Curve:
         return dict(self.scalars)[name]
 
 
+def spent(step: NDArray[np.int64], per_step: float) -> Floats:
+    """What `step` steps at `per_step` each have spent: nothing at step 0, also if one step costs
+    infinitely much.
+    """
+    with np.errstate(invalid="ignore"):
+        return np.where(step == 0, 0.0, step * np.float64(per_step))
+
+
 def point(
     loss: float, *, error: float, status: Status = "ok", scalars: dict[str, float] | None = None
 ) -> Curve:

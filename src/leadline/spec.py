@@ -246,7 +246,7 @@ class Training(Spec):
 
     **Arguments:** `steps`; `batch_size` $B$ contexts a step and `queries` $K$ query tokens a
     context (infinity: the exact gradient, theory only); `rate` $\eta$ in
-    $\Gamma \leftarrow \Gamma - \eta\,\nabla$Loss, the Loss being the mean squared error without 1/2.
+    $\Gamma \leftarrow \Gamma - \eta\,\nabla$Loss, Loss being the mean squared error without 1/2.
     """
 
     role: ClassVar[str] = "recipe"
@@ -369,7 +369,7 @@ def replace(base: Any, path: str, value: object) -> Any:
 
 def _replace(base: Any, parts: list[str], value: object, path: str) -> Any:
     name, *rest = parts
-    known = [f.name for f in dataclasses.fields(base)] if dataclasses.is_dataclass(base) else []
+    known = [f.name for f in dataclasses.fields(base)] if isinstance(base, Spec) else []
     if name not in known:
         paths = dotted_paths(base)
         raise SpecError(
@@ -382,7 +382,7 @@ def _replace(base: Any, parts: list[str], value: object, path: str) -> Any:
 
 def dotted_paths(base: object, prefix: str = "") -> list[str]:
     """Every dotted field path below `base`."""
-    if not dataclasses.is_dataclass(base):
+    if not isinstance(base, Spec):
         return []
     paths: list[str] = []
     for f in dataclasses.fields(base):
