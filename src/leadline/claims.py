@@ -58,10 +58,10 @@ class Claim:
 
     **Arguments:** `name` is a short identifier; `source` the paper and place; `statement` the
     claim in words; `kind` is "number" (a value), "order" (a ranking, written as a difference of
-    which only the sign counts) or "identity" (two quantities agree, written as their difference or ratio);
-    `published` the value that the source gives; `corrected` the value that we derive where the
-    source errs, else None; `smallest_effect` the smallest difference that matters: a measurement
-    with a wider interval decides nothing.
+    which only the sign counts) or "identity" (two quantities agree, written as their difference
+    or ratio); `published` the value that the source gives; `corrected` the value that we derive
+    where the source errs, else None; `smallest_effect` the smallest difference that matters: a
+    measurement with a wider interval decides nothing.
     """
 
     name: str

@@ -8,6 +8,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from leadline.costs import training_flops
+from leadline.spec import RunSpec, Training
+
 Floats = NDArray[np.float64]
 Status = Literal["ok", "sampled", "unstable", "diverged"]
 
@@ -59,14 +62,6 @@ class Curve:
         return dict(self.scalars)[name]
 
 
-def spent(step: NDArray[np.int64], per_step: float) -> Floats:
-    """What `step` steps at `per_step` each have spent: nothing at step 0, also if one step costs
-    infinitely much.
-    """
-    with np.errstate(invalid="ignore"):
-        return np.where(step == 0, 0.0, step * np.float64(per_step))
-
-
 def point(
     loss: float, *, error: float, status: Status = "ok", scalars: dict[str, float] | None = None
 ) -> Curve:
@@ -80,4 +75,40 @@ def point(
         loss_error=np.array([error]),
         status=status,
         scalars=tuple((scalars or {}).items()),
+    )
+
+
+def trained(
+    spec: RunSpec,
+    *,
+    step: NDArray[np.int64],
+    time: Floats,
+    loss: Floats,
+    error: Floats,
+    status: Status = "ok",
+    scalars: dict[str, float] | None = None,
+    measures: tuple[Measure, ...] = (),
+) -> Curve:
+    """The curve of a trained model, with what it spent: every token of every context and its
+    queries, and the FLOPs of the convention "t P^2 N^2 L", where t is the number of steps, or the
+    time of a gradient flow (which sees no tokens).
+    """
+    recipe, task, model = spec.recipe, spec.task, spec.model
+    per_step, spent = 0.0, time
+    if isinstance(recipe, Training):
+        per_step, spent = recipe.batch_size * (task.context + recipe.queries), step
+    width = task.spectrum.dim if model.width is None else model.width
+    per_unit = training_flops(
+        "t P^2 N^2 L", steps=1, context=task.context, width=width, depth=model.depth
+    )
+    return Curve(
+        step=step,
+        time=time,
+        tokens=np.array([per_step * t if t else 0.0 for t in step.tolist()]),
+        flops=np.array([per_unit * t if t else 0.0 for t in spent.tolist()]),
+        loss=loss,
+        loss_error=error,
+        status=status,
+        scalars=tuple((scalars or {}).items()),
+        measures=measures,
     )

@@ -19,8 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from leadline.costs import training_flops
-from leadline.curve import Curve, Measure, Status, point, spent
+from leadline.curve import Curve, Measure, Status, point, trained
 from leadline.errors import SolverError, SpecError, nearest
 from leadline.ident import run_id
 from leadline.simulation import checkpoint as _checkpoint
@@ -113,21 +112,26 @@ def train(
 
 def _landscape(specs: Sequence[RunSpec]) -> list[Curve]:
     task, evaluation = specs[0].task, specs[0].evaluation
-    modes = landscape.decompose(
-        stream(evaluation.seed, "evaluation", "contexts"),
-        law_of(task, dtype=jnp.dtype(jnp.float64)),
-        rotated=task.covariance == "rotated",
-        context=task.context,
-        contexts=evaluation.contexts,
-    )
+
+    def contexts(name: str) -> landscape.Modes:
+        return landscape.decompose(
+            stream(evaluation.seed, "evaluation", name),
+            law_of(task, dtype=jnp.dtype(jnp.float64)),
+            rotated=task.covariance == "rotated",
+            context=task.context,
+            contexts=evaluation.contexts,
+        )
+
     lanes = landscape.Lanes(
         jnp.asarray([getattr(s.recipe, "gamma", 0.0) for s in specs]),
         jnp.asarray([float(s.model.depth) for s in specs]),
         jnp.asarray([s.task.noise for s in specs]),
     )
     if isinstance(specs[0].recipe, BestScale):
-        lanes = lanes._replace(gamma=landscape.best_scales(modes, lanes))
-    losses = np.asarray(landscape.lane_losses(modes, lanes))
+        # The minimum over the contexts that measure the loss would lie too low.
+        lanes = lanes._replace(gamma=landscape.best_scales(contexts("scale"), lanes))
+    modes = contexts("contexts")
+    losses = landscape.lane_losses(modes, lanes)
     gammas = np.asarray(lanes.gamma)
     edge = 2 / float(jnp.max(modes.eigenvalues))
     curves: list[Curve] = []
@@ -342,21 +346,17 @@ def _train(
 
 
 def _curve(spec: RunSpec, losses: np.ndarray[Any, Any], diagonals: np.ndarray[Any, Any]) -> Curve:
-    recipe, task, depth = spec.recipe, spec.task, int(spec.model.depth)
-    assert isinstance(recipe, Training)
+    assert isinstance(spec.recipe, Training)
     step = np.asarray(_record_steps(spec), np.int64)
     mean, error = _mean_and_error(losses)
-    dim = float(task.spectrum.dim)
-    cost = training_flops("t P^2 N^2 L", steps=1.0, context=task.context, width=dim, depth=depth)
     values = {"scale": diagonals.mean(axis=-1), "diagonal": diagonals}
-    return Curve(
+    return trained(
+        spec,
         step=step,
-        time=spent(step, recipe.rate / dim),
-        tokens=spent(step, recipe.batch_size * (task.context + recipe.queries)),
-        flops=spent(step, cost),
+        time=step * np.float64(spec.recipe.rate / spec.task.spectrum.dim),
         loss=mean,
-        loss_error=error,
+        error=error,
         status="ok" if np.isfinite(mean).all() else "diverged",
-        scalars=(("gamma", float(diagonals[-1].mean())),),
+        scalars={"gamma": float(diagonals[-1].mean())},
         measures=tuple(Measure(name=n, values=values[n]) for n in spec.evaluation.measures),
     )

@@ -1,0 +1,33 @@
+# Two commands on a new machine with Python 3.11 or newer: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-full lint lock clean
+
+demo: .venv/ready
+	$(BIN)/leadline demo
+
+test: .venv/ready lint
+	$(BIN)/pytest -m "not full" -n 2 --dist worksteal
+
+test-full: .venv/ready
+	$(BIN)/pytest -n 2 --dist worksteal
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+.venv/ready: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+lock:
+	$(BIN)/uv pip compile --universal --python-version 3.11 --extra dev --no-header --quiet \
+		--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml --output-file requirements.lock
+
+clean:
+	rm -rf .venv out build dist

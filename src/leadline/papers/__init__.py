@@ -1,0 +1,130 @@
+"""The papers: for each its sweeps, its figures, and its claims with computed verdicts.
+
+`reproduce` runs what a store lacks and judges every claim from the stored table; figures and
+reports are drawn from the same table.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import polars as pl
+
+from leadline.errors import SpecError, StoreError, nearest
+from leadline.report.figures import Figure
+from leadline.report.page import Section
+from leadline.spec import RunSpec, Sweep
+from leadline.sweeps.runner import Backend, run_sweep
+from leadline.sweeps.store import Store, load_runs
+
+Scale = Literal["demo", "small", "paper"]
+SCALES: tuple[Scale, ...] = ("demo", "small", "paper")
+Tables = Mapping[str, pl.DataFrame]
+"""The stored runs of each sweep, by the name of the sweep."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One paper: what to run, what to draw, what to judge."""
+
+    name: str
+    title: str
+    sweeps: Callable[[str], tuple[Sweep, ...]]
+    figures: Callable[[Tables], tuple[Figure, ...]]
+    claims: Callable[[Tables], list[dict[str, Any]]]
+
+
+def study(paper: str) -> Study:
+    """The study called `paper`.
+
+    **Raises:** `SpecError` for an unknown paper, with the nearest name.
+    """
+    if paper not in PAPERS:
+        raise SpecError(
+            f"paper: got {paper!r}, expected one of {', '.join(PAPERS)}{nearest(paper, PAPERS)}"
+        )
+    return PAPERS[paper]()
+
+
+def _bordelon2025() -> Study:
+    from leadline.papers.bordelon2025 import claims, figures, sweeps
+
+    return Study(
+        name=sweeps.NAME,
+        title="Theory of scaling laws for in-context regression (arXiv:2510.01098)",
+        sweeps=sweeps.sweeps,
+        figures=figures.figures,
+        claims=claims.claims,
+    )
+
+
+PAPERS: Mapping[str, Callable[[], Study]] = MappingProxyType({"bordelon2025": _bordelon2025})
+
+
+def answer(
+    paper: Study,
+    *,
+    store: Path | None,
+    scale: Scale,
+    backend: Backend = "serial",
+    workers: int = 1,
+) -> dict[str, pl.DataFrame]:
+    """The tables of every sweep of `paper` at `scale`: runs what `store` lacks, reads the rest.
+    Without a store the runs are kept in a temporary folder and forgotten.
+
+    **Raises:** `StoreError` if a run failed, with its cause.
+    """
+    if scale not in SCALES:
+        raise SpecError(f"scale: got {scale!r}, expected one of {', '.join(SCALES)}")
+    sweeps = paper.sweeps(scale)
+    folder: AbstractContextManager[str | Path] = (
+        tempfile.TemporaryDirectory(prefix="leadline-") if store is None else nullcontext(store)
+    )
+    with folder as root:
+        place = Store(root)
+        for engine in ("theory", "simulation"):
+            runs: dict[RunSpec, None] = {}
+            for sweep in sweeps:
+                runs |= dict.fromkeys(sweep.runs if sweep.engine == engine else ())
+            if not runs:
+                continue
+            merged = Sweep(name=f"{paper.name}/{engine}", engine=engine, runs=tuple(runs))
+            summary = run_sweep(merged, place, backend=backend, workers=workers)
+            if summary.exit_code:
+                raise StoreError(" ".join(str(summary).split("\n")))
+        return {sweep.name: load_runs(place, sweep=sweep).frame for sweep in sweeps}
+
+
+def reproduce(
+    paper: str,
+    *,
+    store: Path | None = None,
+    scale: Scale = "small",
+    backend: Backend = "serial",
+    workers: int = 1,
+) -> pl.DataFrame:
+    """The ledger of `paper`: one row a claim, with the published value, ours, the measured
+    interval and the computed verdict.
+
+    **Arguments:** `store` is a folder where runs are kept and found again; `scale` is "demo",
+    "small" (minutes on two cores) or "paper"; `backend` and `workers` as in `run_sweep`.
+    """
+    chosen = study(paper)
+    tables = answer(chosen, store=store, scale=scale, backend=backend, workers=workers)
+    return pl.DataFrame(chosen.claims(tables), infer_schema_length=None)
+
+
+def section(paper: Study, tables: Tables, *, command: str) -> Section:
+    """The part of a report on `paper`, drawn and judged from its tables."""
+    return Section(
+        title=paper.title,
+        figures=paper.figures(tables),
+        claims=paper.claims(tables),
+        command=command,
+    )

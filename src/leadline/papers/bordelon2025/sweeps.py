@@ -1,0 +1,163 @@
+"""The runs behind each figure, in theory and in simulation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from leadline.spec import (
+    BestScale,
+    Evaluation,
+    GivenScale,
+    InContextRegression,
+    ReducedAttention,
+    RunSpec,
+    Sweep,
+    Training,
+    flat,
+    grid,
+    replace,
+)
+
+NAME = "bordelon2025"
+ALL_DEPTHS = (1, 2, 4, 8, 16, 64)
+NOISES = (0.0, 0.25, 0.5, 1.0)
+RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+SGD_AXES: Mapping[str, tuple[float, ...]] = {
+    "tau": (0.5, 1.0, 2.0, 4.0),
+    "alpha": (0.5, 1.0, 2.0, 4.0),
+    "kappa": (0.25, 0.5, 1.0, 4.0),
+}
+SGD_STEPS = 60
+SGD_RATE = 0.1
+r"""$\eta$ of the recursion, which advances the scalar flow by $\eta/2$ a step."""
+
+
+def isotropic(
+    dim: int, *, ratio: float, depth: float, noise: float = 0.0, contexts: int = 64
+) -> RunSpec:
+    r"""The isotropic task in `dim` dimensions, $P = $ `ratio` `dim` labels, at its best scale."""
+    return RunSpec(
+        task=InContextRegression(
+            spectrum=flat(dim), covariance="isotropic", context=round(ratio * dim), noise=noise
+        ),
+        model=ReducedAttention(depth=depth),
+        recipe=BestScale(),
+        evaluation=Evaluation(contexts=contexts),
+    )
+
+
+def _landscape(
+    base: RunSpec, scales: Sequence[float], depths: tuple[int, ...], noises: tuple[float, ...]
+) -> tuple[RunSpec, ...]:
+    """Points at `scales`, in units of the edge of stability."""
+    ratio = base.task.context / base.task.spectrum.dim
+    edge = 2 / (1 + ratio**-0.5) ** 2
+    runs: list[RunSpec] = []
+    for depth in depths:
+        at_depth = replace(base, "model.depth", depth)
+        for scale in scales:
+            own = replace(at_depth, "recipe", GivenScale(gamma=depth * edge * scale))
+            runs += grid(own, {"task.noise": noises})
+    return tuple(runs)
+
+
+def landscapes(scale: str) -> tuple[Sweep, ...]:
+    """Figure 2: the loss over gamma, by depth at two context ratios and by noise at depth 16."""
+    dim = 256 if scale == "paper" else 128
+    sweeps: list[Sweep] = []
+    for panel, ratio, depths, noises in (
+        ("a", 0.5, ALL_DEPTHS, (0.0,)),
+        ("b", 2.0, ALL_DEPTHS, (0.0,)),
+        ("c", 1.0, (16,), NOISES),
+    ):
+        base = isotropic(dim, ratio=ratio, depth=1)
+        name = f"{NAME}/figure2{panel}"
+        lines = _landscape(base, [i / 80 for i in range(1, 81)], depths, noises)
+        points = _landscape(base, [(i + 0.6) / 12 for i in range(12)], depths, noises)
+        sweeps.append(Sweep(name=f"{name}/theory", engine="theory", runs=lines))
+        sweeps.append(Sweep(name=f"{name}/simulation", engine="simulation", runs=points))
+    return tuple(sweeps)
+
+
+def final_losses(scale: str) -> tuple[Sweep, ...]:
+    """The least loss over gamma against the context ratio, at every depth; and at P = D in three
+    sizes, from which the simulation is extrapolated in 1/D.
+    """
+    dim, contexts = (256, 2048) if scale == "paper" else (128, 256)
+    theory = [
+        isotropic(4096, ratio=2 ** (i / 4), depth=depth)
+        for depth in (*ALL_DEPTHS, math.inf)
+        for i in range(-10, 15)
+    ]
+    points = [isotropic(dim, ratio=ratio, depth=depth) for ratio in RATIOS for depth in ALL_DEPTHS]
+    noisy = [isotropic(4096, ratio=1.0, depth=16, noise=noise) for noise in NOISES]
+    square = [
+        isotropic(size, ratio=1.0, depth=depth, contexts=contexts)
+        for size in (dim // 4, dim // 2, dim)
+        for depth in (1, 16)
+    ]
+    return (
+        Sweep(name=f"{NAME}/final/theory", engine="theory", runs=(*theory, *noisy)),
+        Sweep(name=f"{NAME}/final/simulation", engine="simulation", runs=tuple(points)),
+        Sweep(name=f"{NAME}/square/simulation", engine="simulation", runs=tuple(square)),
+    )
+
+
+def shallow_run(dim: int, **ratios: float) -> RunSpec:
+    r"""Stochastic gradient descent on the full matrix at depth one, with $P = \alpha D$ labels,
+    $B = \tau D$ contexts a step and $K = \kappa D$ queries a context; ratios not given are one.
+    """
+    alpha, tau, kappa = (ratios.get(name, 1.0) for name in ("alpha", "tau", "kappa"))
+    base = isotropic(dim, ratio=alpha, depth=1)
+    recipe = Training(
+        steps=SGD_STEPS,
+        batch_size=round(tau * dim),
+        queries=round(kappa * dim),
+        rate=SGD_RATE * dim / 2,
+    )
+    record = tuple(range(0, SGD_STEPS + 1, 5))
+    return replace(replace(base, "recipe", recipe), "evaluation.record", record)
+
+
+def shallow_training(scale: str) -> tuple[Sweep, ...]:
+    """Figure 7: loss curves of shallow SGD by batch size, context and queries; the simulation at
+    two sizes for the claims on the recursion.
+    """
+    dim, seeds = (128, 16) if scale == "paper" else (64, 8)
+    sweeps: list[Sweep] = []
+    for panel, (axis, values) in zip("abc", SGD_AXES.items(), strict=True):
+        theory = tuple(shallow_run(1024, **{axis: v}) for v in values)
+        runs = [
+            run
+            for v in values
+            for run in grid(shallow_run(dim, **{axis: v}), {"seed": range(seeds)})
+        ]
+        name = f"{NAME}/figure7{panel}"
+        sweeps.append(Sweep(name=f"{name}/theory", engine="theory", runs=theory))
+        sweeps.append(Sweep(name=f"{name}/simulation", engine="simulation", runs=tuple(runs)))
+    sizes = [
+        run
+        for size in (dim // 4, dim // 2, dim)
+        for run in grid(shallow_run(size), {"seed": range(seeds)})
+    ]
+    sweeps.append(
+        Sweep(name=f"{NAME}/recursion/simulation", engine="simulation", runs=tuple(sizes))
+    )
+    return tuple(sweeps)
+
+
+def first_steps(scale: str) -> tuple[Sweep, ...]:
+    """The first step of gradient descent at depth 4, from which the prefactor of the flow is
+    read.
+    """
+    base = isotropic(64, ratio=1.0, depth=4)
+    one = replace(base, "recipe", Training(steps=1, batch_size=64, queries=math.inf, rate=0.64))
+    runs = grid(one, {"seed": range(32 if scale == "paper" else 16)})
+    return (Sweep(name=f"{NAME}/first-step/simulation", engine="simulation", runs=runs),)
+
+
+def sweeps(scale: str) -> tuple[Sweep, ...]:
+    """Every sweep of this paper at `scale`; "demo" is what a minute of a laptop affords."""
+    quick = (*landscapes(scale), *final_losses(scale), *first_steps(scale))
+    return quick if scale == "demo" else (*quick, *shallow_training(scale))

@@ -1,0 +1,1 @@
+"""What people read: figures and pages made from tables. Nothing here computes a result."""
