@@ -146,7 +146,15 @@ def from_curves(specs: Iterable[RunSpec], curves: Iterable[Curve], *, engine: En
         schema_overrides=nested | {"measures": MEASURES_SCHEMA},
         infer_schema_length=None,
     )
-    units = {k: v for k, v in UNITS.items() if k in frame.columns}
-    if "loss" in units:
-        units["loss"] = "mean squared error"
-    return Runs(frame=frame, units=units, excluded=nothing_excluded(), source=f"{engine} engine")
+    return Runs(
+        frame=frame,
+        units=engine_units(frame.columns),
+        excluded=nothing_excluded(),
+        source=f"{engine} engine",
+    )
+
+
+def engine_units(columns: Iterable[str]) -> dict[str, str]:
+    """The unit of each quantity among `columns` of a table that an engine made."""
+    units = {k: v for k, v in UNITS.items() if k in set(columns)}
+    return units | {"loss": "mean squared error"} if "loss" in units else units

@@ -14,7 +14,7 @@ import operator
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -57,9 +57,13 @@ def _number(path: str, value: object, whole: bool, bounds: Bounds) -> int | floa
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         kind = type(value).__name__
         raise SpecError(f"{path}: got {kind} {_short(value)}, expected {wanted}")
-    number = float(value)
-    inside = bounds.low < number if bounds.open_low else bounds.low <= number
-    if math.isnan(number) or not (inside and number <= bounds.high):
+    try:
+        number = float(value)
+    except OverflowError:
+        raise SpecError(f"{path}: got {_short(value)}, expected {wanted}") from None
+    exact = operator.index(value) if isinstance(value, numbers.Integral) else number
+    inside = bounds.low < exact if bounds.open_low else bounds.low <= exact
+    if math.isnan(number) or not (inside and exact <= bounds.high):
         raise SpecError(f"{path}: got {value}, expected {wanted}")
     if math.isinf(number):
         if not bounds.infinite:
@@ -181,6 +185,20 @@ def source_capacity(dim: int | float, *, nu: float, beta: float) -> Spectrum:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Turn(Spec):
+    r"""A rotation of the input covariance away from the basis of the task vectors:
+    $\Sigma' = e^{-\theta S}\,\Sigma\,e^{\theta S}$ with $\theta$ = `angle` and the antisymmetric
+    $S = (G - G^T)/\sqrt{2D}$, whose eigenvalues fill $[-2i, 2i]$, where $G$ is
+    `numpy.random.default_rng(seed).standard_normal((D, D))`.
+    """
+
+    role: ClassVar[str] = "task.turn"
+
+    angle: Real
+    seed: Seed = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class InContextRegression(Spec):
     r"""Linear regression in context: $y = \beta\cdot x + \sigma\epsilon$.
 
@@ -192,6 +210,7 @@ class InContextRegression(Spec):
     **Arguments:** `context` is the number of labeled examples $P$ (or infinity); `noise` is
     $\sigma$ on the labels in context; `query_noise` the standard deviation of label noise on
     the query tokens that training sees. The loss always excludes the noise of the queries.
+    `turn` rotates the inputs of a fixed covariance; only the task of an evaluation has one.
     """
 
     role: ClassVar[str] = "task"
@@ -201,10 +220,16 @@ class InContextRegression(Spec):
     context: Extent
     noise: NonNegative = 0.0
     query_noise: NonNegative = 0.0
+    turn: Turn | None = field(default=None, metadata={"added": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         s = self.spectrum
+        if self.turn is not None and (self.covariance != "fixed" or math.isinf(s.dim)):
+            raise SpecError(
+                f"task.turn: got a turn of {self.covariance} covariance in dimension {s.dim}, "
+                "expected fixed covariance in finite dimension"
+            )
         if self.covariance == "isotropic" and (
             s.input_exponent != 0 or s.task_exponent != 0 or s.total != 1
         ):
@@ -259,7 +284,10 @@ class Training(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class GradientFlow(Spec):
-    r"""Continuous time: $\dot\gamma = -d\,$Loss$/d\gamma$ from `start`, recorded at `times`."""
+    r"""Continuous time: $\dot\gamma = -d\,$Loss$/d\gamma$ from `start`, recorded at `times`. Where
+    $\Gamma$ does not stay a multiple of the identity (fixed covariance), the flow of the matrix:
+    $\dot\Gamma = -\partial\,$Loss$/\partial\Gamma$ from `start` times the identity.
+    """
 
     role: ClassVar[str] = "recipe"
 
@@ -295,7 +323,8 @@ class Evaluation(Spec):
     **Arguments:** `contexts` fresh contexts, shared by every model evaluated with the same task
     and evaluation; `queries` a context (infinity: the exact average over queries and task
     vectors); `seed` of that stream; `record` the steps at which the loss is measured, in
-    increasing order, empty for the last step only; `measures` names further arrays to record.
+    increasing order, empty for the last step only; `measures` names further arrays to record;
+    `task` is the task evaluated, if not the one trained on (a distribution shift).
     """
 
     role: ClassVar[str] = "evaluation"
@@ -305,6 +334,7 @@ class Evaluation(Spec):
     seed: Seed = 0
     record: tuple[Annotated[int, Bounds(low=0)], ...] = ()
     measures: tuple[str, ...] = ()
+    task: InContextRegression | None = field(default=None, metadata={"added": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -334,6 +364,14 @@ class RunSpec(Spec):
             raise SpecError(
                 f"model.width: {width} exceeds task.spectrum.dim {dim}: an orthogonal projection "
                 "needs width <= dim"
+            )
+        if self.task.turn is not None:
+            raise SpecError("task.turn: only evaluation.task may have one; the basis is the task's")
+        shifted = self.evaluation.task
+        if shifted is not None and shifted.spectrum.dim != dim:
+            raise SpecError(
+                f"evaluation.task.spectrum.dim: got {shifted.spectrum.dim}, expected the "
+                f"{dim} of task.spectrum.dim"
             )
         if isinstance(self.recipe, Training) and self.evaluation.record:
             last = self.evaluation.record[-1]

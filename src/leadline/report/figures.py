@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
 STYLE: dict[Any, Any] = {
@@ -62,7 +63,7 @@ class Figure:
 @contextmanager
 def panels(count: int, *, columns: int = 3, height: float = 2.9) -> Generator[tuple[Canvas, Any]]:
     """A canvas with `count` axes in rows of `columns`, in the house style."""
-    columns = min(columns, count)
+    columns = 2 if count == 4 else min(columns, count)
     rows = -(-count // columns)
     with mpl.rc_context(STYLE):
         canvas = Canvas(figsize=(3.4 * columns, height * rows))
@@ -80,6 +81,15 @@ def shades(count: int) -> list[Any]:
 def number(value: float) -> str:
     """A number as a legend shows it."""
     return "∞" if np.isinf(value) else f"{value:g}"
+
+
+def few_ticks(ax: Axes) -> None:
+    """Labels on a logarithmic x axis that do not run into each other: 1, 2, 5 below two decades."""
+    low, high = ax.get_xlim()
+    if high / low < 100:
+        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
+    ax.xaxis.set_minor_formatter(NullFormatter())
 
 
 def lines_and_points(
@@ -129,6 +139,7 @@ def residuals(ax: Axes, sizes: ArrayLike, relative: ArrayLike, *, name: str) -> 
     ax.axhline(0, color=GRAY, lw=1)
     ax.scatter(np.asarray(sizes), 100 * np.asarray(relative), s=9, color=BLUE, alpha=0.6, lw=0)
     ax.set(xscale="log", xlabel=name, ylabel="residual of log loss (%)")
+    few_ticks(ax)
 
 
 def interval_line(

@@ -95,6 +95,7 @@ def render(sections: Sequence[Section], *, title: str, subtitle: str) -> str:
                     "image": _uri("image/svg+xml", f.svg()),
                     "numbers": _uri("text/csv", f.numbers.write_csv()),
                     "name": f.name,
+                    "width": round(100 * f.canvas.get_figwidth()),
                 }
                 for f in section.figures
             ],

@@ -34,8 +34,8 @@ def load(path: Path, *, runs: Sequence[str]) -> dict[str, NDArray[Any]]:
     **Raises:** `StoreError` if the file is damaged or belongs to other runs.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored_arrays:
+            arrays = {name: stored_arrays[name] for name in stored_arrays.files}
         stored = json.loads(arrays.pop("runs").tobytes().decode())
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise StoreError(

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from leadline.simulation.contexts import Law, diagonal_in, draw, sample_covariance
 
-
 CHUNK = 32
 """Lanes that one compiled call evaluates; more are split, fewer are padded."""
 
@@ -72,12 +71,11 @@ def lane_losses(modes: Modes, lanes: Lanes) -> NDArray[np.float64]:
     """The loss of every lane on every context: an array (lane, contexts)."""
     count = len(lanes.gamma)
     padding = -count % CHUNK
-    padded = jax.tree.map(lambda values: jnp.pad(values, (0, padding), mode="edge"), lanes)
-    chunks = [
-        _chunk_losses(modes, jax.tree.map(lambda values: values[i : i + CHUNK], padded))
-        for i in range(0, count + padding, CHUNK)
-    ]
-    return np.concatenate(chunks)[:count]
+    chunks = jax.tree.map(
+        lambda values: jnp.pad(values, (0, padding), mode="edge").reshape(-1, CHUNK), lanes
+    )
+    losses = [_chunk_losses(modes, Lanes(*chunk)) for chunk in zip(*chunks, strict=True)]
+    return np.concatenate(losses)[:count]
 
 
 @jax.jit

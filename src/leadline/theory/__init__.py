@@ -1,0 +1,1 @@
+"""Theory: the loss from formulas. Nothing here trains, and nothing imports JAX."""

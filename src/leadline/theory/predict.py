@@ -1,0 +1,25 @@
+"""Theory's answer to a run: choose the solver, refuse clearly what has none."""
+
+from __future__ import annotations
+
+from leadline.curve import Curve
+from leadline.spec import RunSpec
+
+
+def predict(spec: RunSpec) -> Curve:
+    r"""The loss of `spec` by theory: its expectation over contexts and tasks, without training.
+
+    **Returns:** one point where nothing is trained, otherwise one point a recorded step or time.
+    `loss_error` bounds the numerical error of the formula.
+
+    **Raises:** `SolverError` if no solver answers `spec`; the message says what has one.
+    """
+    # a cold call imports one solver only
+    match spec.task.covariance:
+        case "isotropic":
+            from leadline.theory.isotropic import solve
+        case "fixed":
+            from leadline.theory.fixed import solve
+        case "rotated":
+            from leadline.theory.rotated import solve
+    return solve(spec)
