@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 
@@ -27,6 +28,16 @@ app = typer.Typer(
     help="Measure what depth, width, context and time buy a transformer.",
 )
 
+EXTRAS = {"jax": "simulation", "matplotlib": "report", "jinja2": "report"}
+"""The extra that installs each package which is not always there."""
+
+
+def _level(value: float) -> float:
+    if not 0 < value < 1:
+        raise LeadlineError(f"level: got {value}, expected a number between 0 and 1")
+    return value
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one record a line.")]
 FileArgument = Annotated[
     str, typer.Argument(help="csv, jsonl or parquet file, or the name of a bundled table.")
@@ -36,14 +47,16 @@ Variables = Annotated[
     str | None, typer.Option(help="Variables of a separable law, such as width,depth,tokens.")
 ]
 Delta = Annotated[float, typer.Option(help="Width of the Huber loss of log residuals.")]
-Drop = Annotated[int, typer.Option(help="Leave out the largest losses, this many, and ties.")]
+Drop = Annotated[
+    int, typer.Option(min=0, help="Leave out the largest losses, this many, and ties.")
+]
 Map = Annotated[
     list[str] | None,
     typer.Option("--map", help="NAME=COLUMN: which column is loss, params, tokens, ..."),
 ]
-Draws = Annotated[int, typer.Option(help="Bootstrap draws for the intervals; 0 for none.")]
-Level = Annotated[float, typer.Option(help="Level of the intervals.")]
-Seed = Annotated[int, typer.Option(help="Seed.")]
+Draws = Annotated[int, typer.Option(min=0, help="Bootstrap draws for the intervals; 0 for none.")]
+Level = Annotated[float, typer.Option(callback=_level, help="Level of the intervals.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the starts and of the draws.")]
 SpecFile = Annotated[
     Path | None, typer.Option("--spec", help="A run specification in JSON, instead of the options.")
 ]
@@ -53,7 +66,9 @@ Noise = Annotated[float, typer.Option(help="Standard deviation of the label nois
 Nu = Annotated[float | None, typer.Option(help="Input exponent of a power-law spectrum.")]
 Beta = Annotated[float | None, typer.Option(help="Source exponent of a power-law spectrum.")]
 Store = Annotated[Path | None, typer.Option(help="Folder that keeps the runs.")]
-Workers = Annotated[int, typer.Option(help="Processes that run at the same time.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Processes that run at the same time.", show_default="2")
+]
 PaperName = Annotated[str, typer.Argument(help="Name of the paper, such as bordelon2025.")]
 
 
@@ -64,9 +79,30 @@ def _extent(name: str, text: str) -> int | float:
         raise LeadlineError(f"{name}: got {text!r}, expected a whole number or inf") from None
 
 
+def _read_spec(call: typer.Context, path: Path, *, beside: tuple[str, ...]) -> RunSpec:
+    """The run that a file specifies; only the options `beside` may add to it."""
+    from leadline.errors import SpecError
+    from leadline.ident import from_json
+    from leadline.spec import RunSpec
+
+    for parameter in call.command.params:
+        name = parameter.name or ""
+        source = call.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and name not in beside:
+            raise LeadlineError(f"{parameter.opts[0]}: the file {path} says this; leave it out")
+    try:
+        spec = from_json(path.read_text("utf-8"))
+    except OSError as error:
+        raise LeadlineError(f"{path}: cannot be read ({error.strerror})") from None
+    except (UnicodeDecodeError, SpecError) as error:
+        raise LeadlineError(f"{path}: {error}") from None
+    if not isinstance(spec, RunSpec):
+        raise LeadlineError(f"{path}: holds a {type(spec).__name__}, expected a RunSpec")
+    return spec
+
+
 def _run_spec(
     *,
-    spec_file: Path | None,
     covariance: str,
     dim: str,
     context: str,
@@ -76,31 +112,29 @@ def _run_spec(
     beta: float | None,
 ) -> RunSpec:
     """The run of the options, with the best scale as its recipe."""
-    from leadline.ident import from_json
     from leadline.spec import (
         BestScale,
         InContextRegression,
         ReducedAttention,
         RunSpec,
+        check_value,
+        field_hints,
         flat,
         source_capacity,
     )
 
-    if spec_file is not None:
-        try:
-            spec = from_json(spec_file.read_text("utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise LeadlineError(f"{spec_file}: cannot be read ({error})") from None
-        if not isinstance(spec, RunSpec):
-            raise LeadlineError(f"{spec_file}: holds a {type(spec).__name__}, expected a RunSpec")
-        return spec
+    check_value("covariance", covariance, field_hints(InContextRegression)["covariance"])
     size = _extent("dim", dim)
     if (nu is None) != (beta is None):
         raise LeadlineError("nu, beta: a power-law spectrum needs both --nu and --beta")
     if nu is not None and beta is not None:
+        if covariance == "isotropic":
+            raise LeadlineError(
+                "nu, beta: an isotropic spectrum is flat; use --covariance fixed or rotated"
+            )
         spectrum = source_capacity(size, nu=nu, beta=beta)
     elif covariance != "isotropic":
-        raise LeadlineError(f"covariance {covariance!r} needs a spectrum: give --nu and --beta")
+        raise LeadlineError(f"covariance: {covariance!r} needs a spectrum: give --nu and --beta")
     else:
         spectrum = flat(int(size)) if size != float("inf") else _no_flat()
     return RunSpec(
@@ -127,28 +161,34 @@ def _print_curves(specs: list[RunSpec], curves: list[Curve], engine: Any, *, as_
         points = zip(*(getattr(curve, c).tolist() for c in columns), strict=True)
         if as_json:
             identity = {"record": "run", "run_id": run_id(spec, engine=engine), "engine": engine}
-            values = {c: [_plain(v) for v in getattr(curve, c).tolist()] for c in columns}
-            scalars = {k: _plain(v) for k, v in curve.scalars}
-            _emit(identity | {"status": curve.status, "scalars": scalars} | values)
+            values = {c: getattr(curve, c).tolist() for c in columns}
+            _emit(identity | {"status": curve.status, "scalars": dict(curve.scalars)} | values)
             continue
         scalars = ", ".join(f"{k} {v:.6g}" for k, v in curve.scalars)
         for step, time, _, _, loss, error in points:
-            where = "" if time != time else f"step {step:g}, time {time:.6g}: "
+            steps = f"step {step:g}, " if engine == "simulation" or step else ""
+            where = "" if time != time else f"{steps}time {time:.6g}: "
             typer.echo(f"{where}loss {loss:.8g} ± {error:.1g} ({curve.status}; {scalars})")
 
 
-def _plain(value: float) -> float | str | None:
-    if value != value:
-        return None
-    return value if abs(value) != float("inf") else ("inf" if value > 0 else "-inf")
+def _plain(value: Any) -> Any:
+    """`value` as JSON data: null for what is not a number, text for infinity."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in cast(dict[str, Any], value).items()}
+    if isinstance(value, list):
+        return [_plain(v) for v in cast(list[Any], value)]
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
 
 
 def _emit(record: dict[str, Any]) -> None:
-    typer.echo(json.dumps(record, allow_nan=False))
+    typer.echo(json.dumps(_plain(record), allow_nan=False))
 
 
 @app.command()
 def predict(
+    call: typer.Context,
     spec: SpecFile = None,
     covariance: Covariance = "isotropic",
     dim: Number = "1000",
@@ -160,8 +200,9 @@ def predict(
     gamma: Annotated[float | None, typer.Option(help="Loss at this scale.")] = None,
     best: Annotated[bool, typer.Option("--best", help="Least loss over the scale.")] = False,
     landscape: Annotated[
-        int, typer.Option(help="Loss at this many scales up to the edge of stability.")
-    ] = 0,
+        int | None,
+        typer.Option(min=1, help="Loss at this many scales up to the edge of stability."),
+    ] = None,
     times: Annotated[
         str | None, typer.Option(help="Gradient flow at these times, such as 1,10,100.")
     ] = None,
@@ -171,33 +212,48 @@ def predict(
     from leadline import spec as specs
     from leadline.theory.predict import predict as solve
 
-    run = _run_spec(
-        spec_file=spec,
-        covariance=covariance,
-        dim=dim,
-        context=context,
-        depth=depth,
-        noise=noise,
-        nu=nu,
-        beta=beta,
-    )
-    if sum([gamma is not None, best, landscape > 0, times is not None]) > 1:
+    if spec is not None:
+        run = _read_spec(
+            call, spec, beside=("spec", "gamma", "best", "landscape", "times", "as_json")
+        )
+    else:
+        run = _run_spec(
+            covariance=covariance,
+            dim=dim,
+            context=context,
+            depth=depth,
+            noise=noise,
+            nu=nu,
+            beta=beta,
+        )
+    if sum([gamma is not None, best, landscape is not None, times is not None]) > 1:
         raise LeadlineError("choose one of --gamma, --best, --landscape and --times")
-    runs = [run]
+    recipes: list[specs.Recipe] = [run.recipe]
     if gamma is not None:
-        runs = [specs.replace(run, "recipe", specs.GivenScale(gamma=gamma))]
+        recipes = [specs.GivenScale(gamma=gamma)]
+    elif best:
+        recipes = [specs.BestScale()]
     elif times is not None:
-        flow = specs.GradientFlow(times=tuple(_floats("times", times)))
-        runs = [specs.replace(run, "recipe", flow)]
-    elif landscape > 0:
-        from leadline.theory.predict import stability_edge
-
-        edge = stability_edge(run)
-        runs = [
-            specs.replace(run, "recipe", specs.GivenScale(gamma=edge * i / landscape))
-            for i in range(1, landscape + 1)
-        ]
+        recipes = [specs.GradientFlow(times=tuple(_floats("times", times)))]
+    elif landscape is not None:
+        edge = _edge(run)
+        recipes = [specs.GivenScale(gamma=edge * i / landscape) for i in range(1, landscape + 1)]
+    runs = [specs.replace(run, "recipe", recipe) for recipe in recipes]
     _print_curves(runs, [solve(r) for r in runs], "theory", as_json=as_json)
+
+
+def _edge(run: RunSpec) -> float:
+    """The scale at the edge of stability."""
+    task, depth = run.task, run.model.depth
+    if math.isinf(depth):
+        raise LeadlineError("landscape: infinite depth has no edge of stability; give --gamma")
+    if task.covariance == "isotropic" and not math.isinf(task.spectrum.dim):
+        from leadline.theory import isotropic
+
+        return isotropic.edge(depth=depth, ratio=task.context / task.spectrum.dim)
+    from leadline.theory import landscape, spectra
+
+    return landscape.edge(spectra.power_law_modes(task.spectrum), depth=depth)
 
 
 def _floats(name: str, text: str) -> list[float]:
@@ -209,6 +265,7 @@ def _floats(name: str, text: str) -> list[float]:
 
 @app.command()
 def train(
+    call: typer.Context,
     spec: SpecFile = None,
     covariance: Covariance = "isotropic",
     dim: Number = "64",
@@ -223,8 +280,8 @@ def train(
     rate: Annotated[
         float | None, typer.Option(help="Learning rate; default 0.05 dim (0.05 time a step).")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Runs with seeds 0, 1, ...")] = 1,
-    records: Annotated[int, typer.Option(help="Points recorded along the training.")] = 10,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs with seeds 0, 1, ...")] = 1,
+    records: Annotated[int, typer.Option(min=1, help="Points recorded after the start.")] = 10,
     contexts: Annotated[int, typer.Option(help="Contexts that measure the loss.")] = 64,
     as_json: Json = False,
 ) -> None:
@@ -233,16 +290,18 @@ def train(
     from leadline.simulation.train import train as simulate
     from leadline.sweeps.progress import progress_bar
 
-    run = _run_spec(
-        spec_file=spec,
-        covariance=covariance,
-        dim=dim,
-        context=context,
-        depth=depth,
-        noise=noise,
-        nu=nu,
-        beta=beta,
-    )
+    if spec is not None:
+        run = _read_spec(call, spec, beside=("spec", "seeds", "as_json"))
+    else:
+        run = _run_spec(
+            covariance=covariance,
+            dim=dim,
+            context=context,
+            depth=depth,
+            noise=noise,
+            nu=nu,
+            beta=beta,
+        )
     if spec is None:
         recipe = specs.Training(
             steps=steps,
@@ -250,12 +309,10 @@ def train(
             queries=_extent("queries", queries),
             rate=0.05 * run.task.spectrum.dim if rate is None else rate,
         )
-        points = {round(steps * i / max(records, 1)) for i in range(max(records, 1) + 1)}
+        points = {round(steps * i / records) for i in range(records + 1)}
         run = specs.replace(run, "recipe", recipe)
         measured = specs.Evaluation(contexts=contexts, record=tuple(sorted(points)))
         run = specs.replace(run, "evaluation", measured)
-    if seeds < 1:
-        raise LeadlineError(f"seeds: got {seeds}, expected at least 1")
     runs = list(specs.grid(run, {"seed": range(run.seed, run.seed + seeds)}))
     total = run.recipe.steps * seeds if isinstance(run.recipe, specs.Training) else seeds
     done = 0
@@ -279,10 +336,11 @@ def _table(file: str, mapping: list[str] | None, drop: int) -> Runs:
         ours, equals, theirs = pair.partition("=")
         if not equals:
             raise LeadlineError(f"map: got {pair!r}, expected NAME=COLUMN, such as loss=final_loss")
+        if ours.strip() in columns:
+            raise LeadlineError(f"map: {ours.strip()} is given twice")
         columns[ours.strip()] = theirs.strip()
-    path = Path(file)
-    if not path.exists() and file in data.SOURCES:
-        path = data.bundled(file)
+    bundled = file in data.SOURCES and not os.path.exists(file)
+    path = data.bundled(file) if bundled else Path(file)
     return drop_largest_losses(read_runs(path, columns=columns), drop)
 
 
@@ -310,8 +368,16 @@ def _fit(runs: Runs, law: str, variables: str | None, delta: float, seed: int) -
     return fit_law(family, runs, objective=Huber(delta=delta), seed=seed)
 
 
-def _excluded(runs: Runs) -> list[dict[str, Any]]:
-    return runs.excluded.to_dicts()
+def _rows(result: Fit) -> dict[str, Any]:
+    """How many rows a fit used, and those that it did not."""
+    return {"rows_used": result.rows, "rows_excluded": result.runs.excluded.to_dicts()}
+
+
+def _print_rows(result: Fit) -> None:
+    excluded = result.runs.excluded
+    typer.echo(f"{result.rows} rows used, {excluded.height} excluded")
+    for row in excluded.iter_rows(named=True):
+        typer.echo(f"  row {row['row']}: {row['field']} {row['value']}: {row['reason']}")
 
 
 @app.command()
@@ -335,9 +401,10 @@ def fit(
 
     runs = _table(file, columns, drop_largest_losses)
     result = _fit(runs, law, variables, delta, seed)
-    table = bootstrap(result, draws=draws, seed=seed) if draws else None
-    intervals = {} if table is None else intervals_of(result, table, level=level)
-    excluded = _excluded(result.runs)
+    intervals = {}
+    if draws and result.converged:
+        table = bootstrap(result, draws=draws, seed=seed)
+        intervals = intervals_of(result, table, level=level)
     if as_json:
         _emit(
             {
@@ -354,16 +421,15 @@ def fit(
                 "gradient_norm": result.gradient_norm,
                 "condition_number": result.condition_number,
                 "degrees_of_freedom": result.degrees_of_freedom,
-                "standard_errors": {k: _plain(v) for k, v in result.standard_errors.items()},
+                "standard_errors": result.standard_errors,
                 "intervals": {k: asdict(v) for k, v in intervals.items()},
                 "units": dict(result.law.units),
-                "rows_used": result.rows,
-                "rows_excluded": excluded,
                 "digest": result.digest,
             }
+            | _rows(result)
         )
         return
-    from leadline.report.fits import equation
+    from leadline.report.text import equation
 
     typer.echo(equation(result))
     errors = result.standard_errors
@@ -376,9 +442,7 @@ def fit(
     typer.echo(
         f"objective {result.value:.8g} (sum of log-Huber, delta {delta:g}); status {result.status}"
     )
-    typer.echo(f"{result.rows} rows used, {len(excluded)} excluded")
-    for row in excluded:
-        typer.echo(f"  row {row['row']}: {row['field']} {row['value']}: {row['reason']}")
+    _print_rows(result)
 
 
 @app.command()
@@ -405,13 +469,13 @@ def plan(
     runs = _table(file, columns, drop_largest_losses)
     result = _fit(runs, law, variables, delta, seed)
     table = bootstrap(result, draws=draws, seed=seed) if draws else None
-    for flops in budget:
-        made = make_plan(result, flops, cost=cost, draws=table, level=level)
+    plans = [make_plan(result, flops, cost=cost, draws=table, level=level) for flops in budget]
+    for made in plans:
         if as_json:
             _emit(
                 {
                     "record": "plan",
-                    "budget": flops,
+                    "budget": made.budget,
                     "cost": cost,
                     "sizes": dict(made.sizes),
                     "loss": made.loss,
@@ -421,7 +485,9 @@ def plan(
                     "intervals": {k: asdict(v) for k, v in made.intervals.items()},
                     "reach": dict(made.reach),
                     "notes": list(made.notes),
+                    "status": result.status,
                 }
+                | _rows(result)
             )
             continue
         parts: list[str] = []
@@ -429,9 +495,28 @@ def plan(
             i = made.intervals.get(name)
             spread = "" if i is None else f" [{i.low:.4g}, {i.high:.4g}]"
             parts.append(f"{name} {value:.4g}{spread}")
-        typer.echo(f"{flops:.3g} FLOPs: " + ", ".join(parts))
+        typer.echo(f"{made.budget:.3g} FLOPs: " + ", ".join(parts))
         for note in made.notes:
             typer.echo(f"  note: {note}")
+    if not as_json:
+        _print_rows(result)
+
+
+def _crew(workers: int | None) -> int:
+    from leadline.sweeps.runner import cores
+
+    return min(2, cores()) if workers is None else workers
+
+
+def _check_page(path: Path) -> None:
+    """Find out before the work, not after it, that a page cannot be written."""
+    why = "it is a folder" if path.is_dir() else ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = str(error.strerror)
+    if why or not os.access(path.parent, os.W_OK):
+        raise LeadlineError(f"{path}: cannot write the report ({why or 'no permission'})")
 
 
 @app.command()
@@ -440,7 +525,7 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="demo, small or paper.")] = "small",
     store: Store = None,
     report: Annotated[Path | None, typer.Option(help="Write a page with the figures here.")] = None,
-    workers: Workers = 2,
+    workers: Workers = None,
     as_json: Json = False,
 ) -> None:
     """Run the theory and simulation of a paper and judge its claims."""
@@ -449,10 +534,14 @@ def reproduce(
     study = papers.study(paper)
     if scale not in papers.SCALES:
         raise LeadlineError(f"scale: got {scale!r}, expected one of {', '.join(papers.SCALES)}")
-    tables = papers.answer(study, store=store, scale=scale, backend="process", workers=workers)
+    if report is not None:
+        _check_page(report)
+    tables = papers.answer(
+        study, store=store, scale=scale, backend="process", workers=_crew(workers)
+    )
     for claim in study.claims(tables):
         if as_json:
-            _emit({k: _plain(v) if isinstance(v, float) else v for k, v in claim.items()})
+            _emit(claim)
         else:
             typer.echo(
                 f"{claim['verdict']:<25} {claim['name']}: published {claim['published']:.5g}, "
@@ -474,12 +563,13 @@ def demo(
         "out/report.html"
     ),
     store: Annotated[Path, typer.Option(help="Folder that keeps the runs.")] = Path("out/runs"),
-    workers: Workers = 2,
+    workers: Workers = None,
 ) -> None:
     """Fit two published tables, reproduce a figure, and write one report."""
     from leadline.demo import run_demo
 
-    path = run_demo(report, say=typer.echo, store=store, workers=workers)
+    _check_page(report)
+    path = run_demo(report, say=typer.echo, store=store, workers=_crew(workers))
     typer.echo(f"report: {path.resolve()}")
 
 
@@ -491,6 +581,11 @@ def main() -> None:
         code = _refuse(str(error))
     except typer.TyperException as error:
         code = _refuse(error.format_message())
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get(error.name or "")
+        if extra is None:
+            raise
+        code = _refuse(f"{error.name} is not installed; pip install leadline[{extra}]")
     except KeyboardInterrupt as error:
         typer.echo(str(error) or "stopped", err=True)
         code = 130

@@ -20,6 +20,7 @@ from leadline.report.figures import (
     residuals,
 )
 from leadline.report.page import Section, Table
+from leadline.report.text import equation
 
 
 def _cell(interval: Interval) -> str:
@@ -29,16 +30,6 @@ def _cell(interval: Interval) -> str:
 def _level(intervals: Mapping[str, Interval]) -> str:
     one = next(iter(intervals.values()))
     return f"{one.level:.0%} intervals: {one.method}, unit: {one.unit}"
-
-
-def equation(fit: Fit) -> str:
-    """The law in one line, for raw counts."""
-    p, family = fit.law.parameters, fit.law.family
-    terms = [
-        f"{p[c]:.4g} {v}^-{p[a]:.4f}"
-        for c, a, v in zip(family.coefficients, family.exponents, family.variables, strict=True)
-    ]
-    return f"loss = {p['E']:.4f} + " + " + ".join(terms)
 
 
 def fit_table(fit: Fit, intervals: Mapping[str, Interval]) -> Table:

@@ -257,7 +257,8 @@ def _landscape_point(spec: RunSpec, gamma: float, ratio: float) -> Curve:
         loss = float(landscape(gamma, depth=depth, ratio=ratio, noise=noise))
         error = float(landscape_error(gamma, depth=depth, ratio=ratio, noise=noise))
     status = _status([gamma], [loss], depth=depth, ratio=ratio)
-    return point(loss, error=error, status=status, scalars={"gamma": gamma})
+    scalars = {"gamma": gamma, "edge": edge(depth=depth, ratio=ratio)}
+    return point(loss, error=error, status=status, scalars=scalars)
 
 
 def _solve_flow(spec: RunSpec, recipe: GradientFlow, ratio: float) -> Curve:
@@ -276,7 +277,7 @@ def _solve_flow(spec: RunSpec, recipe: GradientFlow, ratio: float) -> Curve:
         loss=loss,
         error=error + 2 * np.abs(steepness) * gamma_error,
         status=_status(gamma, loss, depth=depth, ratio=ratio),
-        scalars={"gamma": float(gamma[-1])},
+        scalars={"gamma": float(gamma[-1]), "edge": edge(depth=depth, ratio=ratio)},
     )
 
 
@@ -304,7 +305,7 @@ def _solve_descent(spec: RunSpec, recipe: Training, ratio: float) -> Curve:
         loss=loss,
         error=landscape_error(gamma, depth=depth, ratio=ratio, noise=noise),
         status=_status(path, loss, depth=depth, ratio=ratio),
-        scalars={"gamma": float(gamma[-1])},
+        scalars={"gamma": float(gamma[-1]), "edge": edge(depth=depth, ratio=ratio)},
     )
 
 

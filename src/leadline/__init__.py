@@ -1,0 +1,146 @@
+"""Measure what depth, width, context and time buy a transformer.
+
+The table of contents: every public name, imported when it is first used. `import leadline` loads
+nothing but this file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from leadline.claims import Claim, Interval, judge
+    from leadline.curve import Curve
+    from leadline.ident import run_id
+    from leadline.laws import (
+        CHINCHILLA,
+        Fit,
+        Huber,
+        Law,
+        bootstrap,
+        fit,
+        intervals,
+        read_runs,
+        separable,
+    )
+    from leadline.papers import reproduce
+    from leadline.planning.optimum import Plan, plan
+    from leadline.report.page import write_report
+    from leadline.runs import Runs
+    from leadline.simulation.train import program_key, train
+    from leadline.spec import (
+        BestScale,
+        Evaluation,
+        GivenScale,
+        GradientFlow,
+        InContextRegression,
+        ReducedAttention,
+        RunSpec,
+        Spectrum,
+        Sweep,
+        Training,
+        Turn,
+        flat,
+        grid,
+        source_capacity,
+    )
+    from leadline.sweeps.runner import run_sweep
+    from leadline.sweeps.store import Store, load_runs
+    from leadline.theory.predict import predict
+
+    __version__: str
+
+__all__ = [
+    "CHINCHILLA",
+    "BestScale",
+    "Claim",
+    "Curve",
+    "Evaluation",
+    "Fit",
+    "GivenScale",
+    "GradientFlow",
+    "Huber",
+    "InContextRegression",
+    "Interval",
+    "Law",
+    "Plan",
+    "ReducedAttention",
+    "RunSpec",
+    "Runs",
+    "Spectrum",
+    "Store",
+    "Sweep",
+    "Training",
+    "Turn",
+    "__version__",
+    "bootstrap",
+    "fit",
+    "flat",
+    "grid",
+    "intervals",
+    "judge",
+    "load_runs",
+    "plan",
+    "predict",
+    "program_key",
+    "read_runs",
+    "reproduce",
+    "run_id",
+    "run_sweep",
+    "separable",
+    "source_capacity",
+    "train",
+    "write_report",
+]
+
+_HOMES = {
+    "claims": ("Claim", "Interval", "judge"),
+    "curve": ("Curve",),
+    "ident": ("run_id",),
+    "laws.families": ("CHINCHILLA", "Law", "separable"),
+    "laws.fit": ("Fit", "Huber", "fit"),
+    "laws.intervals": ("bootstrap", "intervals"),
+    "laws.read": ("read_runs",),
+    "papers": ("reproduce",),
+    "planning.optimum": ("Plan", "plan"),
+    "report.page": ("write_report",),
+    "runs": ("Runs",),
+    "simulation.train": ("program_key", "train"),
+    "spec": (
+        "BestScale",
+        "Evaluation",
+        "GivenScale",
+        "GradientFlow",
+        "InContextRegression",
+        "ReducedAttention",
+        "RunSpec",
+        "Spectrum",
+        "Sweep",
+        "Training",
+        "Turn",
+        "flat",
+        "grid",
+        "source_capacity",
+    ),
+    "sweeps.runner": ("run_sweep",),
+    "sweeps.store": ("Store", "load_runs"),
+    "theory.predict": ("predict",),
+}
+"""The module of each public name, below `leadline`."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("leadline")
+    for home, names in _HOMES.items():
+        if name in names:
+            from importlib import import_module
+
+            return getattr(import_module(f"leadline.{home}"), name)
+    raise AttributeError(f"module 'leadline' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
