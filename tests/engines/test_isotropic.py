@@ -42,7 +42,8 @@ def spec(ratio, depth, noise, *, contexts, recipe, dim=DIM):
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
 def test_landscape(ratio):
-    base = spec(ratio, 1, 0.0, contexts=48, recipe=GivenScale(gamma=0.1))
+    contexts = 96 if ratio == 2 else 48
+    base = spec(ratio, 1, 0.0, contexts=contexts, recipe=GivenScale(gamma=0.1))
     edge = 2 / (1 + ratio**-0.5) ** 2
     specs = [
         replace(
