@@ -74,7 +74,15 @@ class Claim:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.smallest_effect) and self.smallest_effect > 0):
-            raise SpecError(f"claim {self.name}: smallest_effect must be positive and finite")
+            raise SpecError(
+                f"claim {self.name}: got smallest_effect {self.smallest_effect}, expected a finite "
+                "number > 0"
+            )
+        for name, value in (("published", self.published), ("corrected", self.corrected)):
+            if value is not None and not math.isfinite(value):
+                raise SpecError(f"claim {self.name}: got {name} {value}, expected a finite number")
+            if value == 0 and self.kind == "order":
+                raise SpecError(f"claim {self.name}: got {name} 0, an order needs a sign")
         if self.corrected is not None:
             gap = abs(self.corrected - self.published)
             if gap < self.smallest_effect:
@@ -98,9 +106,11 @@ def verdict(claim: Claim, measured: Interval) -> Verdict:
     if claim.kind == "order":
         if measured.contains(0.0):
             return "not reproduced" if narrow else "not tested at this scale"
-        same = (measured.low > 0) == (claim.published > 0)
-        opposite: Verdict = "not reproduced" if claim.corrected is None else "corrected"
-        return "reproduced" if same else opposite
+        positive = measured.low > 0
+        if positive == (claim.published > 0):
+            return "reproduced"
+        corrected = claim.corrected is not None and positive == (claim.corrected > 0)
+        return "corrected" if corrected else "not reproduced"
     if measured.contains(claim.published):
         return "reproduced" if narrow else "not tested at this scale"
     if claim.corrected is not None and measured.contains(claim.corrected):

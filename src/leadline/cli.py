@@ -236,24 +236,12 @@ def predict(
     elif times is not None:
         recipes = [specs.GradientFlow(times=tuple(_floats("times", times)))]
     elif landscape is not None:
-        edge = _edge(run)
+        edge = solve(specs.replace(run, "recipe", specs.GivenScale(gamma=0.0))).scalar("edge")
+        if math.isinf(edge):
+            raise LeadlineError("landscape: infinite depth has no edge of stability; give --gamma")
         recipes = [specs.GivenScale(gamma=edge * i / landscape) for i in range(1, landscape + 1)]
     runs = [specs.replace(run, "recipe", recipe) for recipe in recipes]
     _print_curves(runs, [solve(r) for r in runs], "theory", as_json=as_json)
-
-
-def _edge(run: RunSpec) -> float:
-    """The scale at the edge of stability."""
-    task, depth = run.task, run.model.depth
-    if math.isinf(depth):
-        raise LeadlineError("landscape: infinite depth has no edge of stability; give --gamma")
-    if task.covariance == "isotropic" and not math.isinf(task.spectrum.dim):
-        from leadline.theory import isotropic
-
-        return isotropic.edge(depth=depth, ratio=task.context / task.spectrum.dim)
-    from leadline.theory import landscape, spectra
-
-    return landscape.edge(spectra.power_law_modes(task.spectrum), depth=depth)
 
 
 def _floats(name: str, text: str) -> list[float]:

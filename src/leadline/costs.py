@@ -13,15 +13,15 @@ from leadline.errors import SpecError, nearest
 
 
 def _non_embedding(*, width: float, depth: float) -> float:
-    return 12 * depth * width**2
+    return 12 * depth * width * width
 
 
 def _with_tied_embedding(*, width: float, depth: float, vocabulary: float) -> float:
-    return 12 * depth * width**2 + vocabulary * width
+    return 12 * depth * width * width + vocabulary * width
 
 
 def _with_untied_embedding(*, width: float, depth: float, vocabulary: float) -> float:
-    return 12 * depth * width**2 + 2 * vocabulary * width
+    return 12 * depth * width * width + 2 * vocabulary * width
 
 
 def _six_params_tokens(*, params: float, tokens: float) -> float:
@@ -35,7 +35,7 @@ def _six_params_tokens_attention(
 
 
 def _in_context_regression(*, steps: float, context: float, width: float, depth: float) -> float:
-    return steps * context**2 * width**2 * depth
+    return steps * context * context * width * width * depth
 
 
 PARAMETERS: dict[str, Callable[..., float]] = {
@@ -90,4 +90,5 @@ def _apply(
     for name, value in shape.items():
         if not value >= 0:
             raise SpecError(f"{name}: got {value}, expected a number >= 0")
-    return table[convention](**shape)
+    # floats reach infinity where powers and large integers would raise
+    return table[convention](**{name: float(value) for name, value in shape.items()})

@@ -68,10 +68,9 @@ def from_json(text: str) -> Any:
     field, with the dotted path and the nearest name.
     """
     try:
-        plain = json.loads(text)
+        return from_plain(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise SpecError(f"not a specification in JSON: {error}") from None
-    return from_plain(plain)
 
 
 def from_plain(plain: object, path: str = "") -> Any:

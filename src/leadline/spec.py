@@ -286,13 +286,19 @@ class Training(Spec):
 class GradientFlow(Spec):
     r"""Continuous time: $\dot\gamma = -d\,$Loss$/d\gamma$ from `start`, recorded at `times`. Where
     $\Gamma$ does not stay a multiple of the identity (fixed covariance), the flow of the matrix:
-    $\dot\Gamma = -\partial\,$Loss$/\partial\Gamma$ from `start` times the identity.
+    $\dot\Gamma = -\partial\,$Loss$/\partial\Gamma$ from `start` times the identity. Untied layers
+    learn at $L$ times the rate, so that layers that start equal follow the tied flow.
+
+    **Arguments:** `spread` takes untied layers off that balance: they start alternately at `start`
+    + `spread` and `start` - `spread`, the first one above. Simulation trains on as many contexts
+    as `Evaluation.contexts`, drawn once from the seed of the run.
     """
 
     role: ClassVar[str] = "recipe"
 
     times: tuple[NonNegative, ...]
     start: Real = 0.0
+    spread: Real = field(default=0.0, metadata={"added": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -367,6 +373,11 @@ class RunSpec(Spec):
             )
         if self.task.turn is not None:
             raise SpecError("task.turn: only evaluation.task may have one; the basis is the task's")
+        if isinstance(self.recipe, GradientFlow) and self.recipe.spread and self.model.tied:
+            raise SpecError(
+                f"recipe.spread: got {self.recipe.spread:g} for tied layers, which share one "
+                "start; expected 0, or model.tied False"
+            )
         shifted = self.evaluation.task
         if shifted is not None and shifted.spectrum.dim != dim:
             raise SpecError(
@@ -402,20 +413,31 @@ def replace(base: Any, path: str, value: object) -> Any:
 
     **Raises:** `SpecError` for an unknown field, with the nearest name.
     """
-    return _replace(base, path.split("."), value, path)
+    return _replace(base, {path: value})
 
 
-def _replace(base: Any, parts: list[str], value: object, path: str) -> Any:
-    name, *rest = parts
+def _replace(base: Any, changes: Mapping[str, object], prefix: str = "") -> Any:
+    """A copy of `base` with the fields at the dotted paths of `changes` set together, so that only
+    the result has to be possible.
+    """
     known = [f.name for f in dataclasses.fields(base)] if isinstance(base, Spec) else []
-    if name not in known:
-        paths = dotted_paths(base)
-        raise SpecError(
-            f"{path}: no field {name!r} in {type(base).__name__}; it has "
-            f"{', '.join(known) or 'none'}{nearest('.'.join(parts), paths)}"
-        )
-    inner = _replace(getattr(base, name), rest, value, path) if rest else value
-    return dataclasses.replace(base, **{name: inner})
+    whole: dict[str, object] = {}
+    inner: dict[str, dict[str, object]] = {}
+    for path, value in changes.items():
+        name, dot, rest = path.partition(".")
+        if name not in known:
+            raise SpecError(
+                f"{prefix}{path}: no field {name!r} in {type(base).__name__}; it has "
+                f"{', '.join(known) or 'none'}{nearest(path, dotted_paths(base))}"
+            )
+        if dot:
+            inner.setdefault(name, {})[rest] = value
+        else:
+            whole[name] = value
+    for name, below in inner.items():
+        own = whole.get(name, getattr(base, name))
+        whole[name] = _replace(own, below, f"{prefix}{name}.")
+    return dataclasses.replace(base, **whole)
 
 
 def dotted_paths(base: object, prefix: str = "") -> list[str]:
@@ -431,14 +453,11 @@ def dotted_paths(base: object, prefix: str = "") -> list[str]:
 
 def grid(base: RunSpec, axes: Mapping[str, Sequence[object]]) -> tuple[RunSpec, ...]:
     """Every combination of the values of `axes`, a mapping from dotted paths to values, applied
-    to `base`. The last axis varies fastest.
+    to `base` together. The last axis varies fastest.
 
     **Raises:** `SpecError` for an unknown path (with the nearest) or an impossible value.
     """
-    specs: list[RunSpec] = []
-    for values in itertools.product(*axes.values()):
-        spec = base
-        for path, value in zip(axes, values, strict=True):
-            spec = replace(spec, path, value)
-        specs.append(spec)
-    return tuple(specs)
+    return tuple(
+        _replace(base, dict(zip(axes, values, strict=True)))
+        for values in itertools.product(*axes.values())
+    )

@@ -332,6 +332,30 @@ def test_a_variable_without_effect_loses_its_term():
     assert "B" in got.at_bound or "beta" in got.at_bound
 
 
+def test_a_constant_loss_is_a_floor_without_terms():
+    n, d = (x.ravel() for x in np.meshgrid(np.geomspace(1e7, 1e9, 5), np.geomspace(1e9, 1e11, 5)))
+    got = fit(CHINCHILLA, table(params=n, tokens=d, loss=np.full(25, 2.5)))
+    assert got.status == "at bound"
+    assert got.law.loss({"params": 1e8, "tokens": 1e10}) == pytest.approx(2.5, rel=1e-9)
+    assert {"A", "B"} <= set(got.at_bound)
+
+
+def test_noise_alone_is_never_a_law_to_trust():
+    rng = np.random.default_rng(8)
+    n, d = 10 ** rng.uniform(6, 10, 30), 10 ** rng.uniform(8, 12, 30)
+    got = fit(CHINCHILLA, table(params=n, tokens=d, loss=np.exp(0.3 * rng.standard_normal(30))))
+    assert got.status != "ok"
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_losses_of_any_size_are_fitted(scale):
+    runs = planted([1.7, 400.0, 2000.0, 0.34, 0.37])
+    scaled = runs.frame.with_columns(pl.col("loss") * scale)
+    got = fit(CHINCHILLA, Runs(frame=scaled, units={}, excluded=runs.excluded, source="scaled"))
+    assert got.law.parameters["alpha"] == pytest.approx(0.34, rel=1e-6)
+    assert got.law.parameters["E"] == pytest.approx(1.7 * scale, rel=1e-6)
+
+
 def test_standard_errors_match_the_spread_of_repeated_experiments():
     truth = [1.7, 400.0, 2000.0, 0.34, 0.37]
     fits = [

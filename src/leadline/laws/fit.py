@@ -22,6 +22,7 @@ from leadline.laws.newton import (
     free_unknowns,
     homotopy,
     minimize,
+    persist,
 )
 from leadline.laws.starts import SMALLEST, grid_starts, start_count
 from leadline.runs import Runs
@@ -131,12 +132,13 @@ def fit(
     objective = objective or Huber()
     table, data = design(family, runs)
     first, spread = grid_starts(data.rows, count=start_count(len(family.variables)), seed=seed)
-    ends = minimize(
-        data.rows,
-        np.concatenate([first, *(_lane(data, start) for start in starts)]),
-        np.ones((1, len(table))),
-        homotopy(objective.delta, 3 * spread),
-    )
+    lanes = np.concatenate([first, *(_lane(data, start) for start in starts)])
+    weights = np.ones((1, len(table)))
+    ends = minimize(data.rows, lanes, weights, homotopy(objective.delta, 3 * spread))
+    # an end that has not converged and lies lower than those that have may be on its way to better
+    known = ends.value[ends.sound].min(initial=np.inf)
+    promising = np.flatnonzero(~ends.sound & (ends.value < known * (1 - SAME_OPTIMUM)))
+    ends = persist(data.rows, ends, weights, objective.delta, promising)
     # sizes and losses near the ends of the floating-point range overflow the covariance to infinity
     with np.errstate(over="ignore", invalid="ignore"):
         return _assess(table, data, objective, ends)

@@ -13,13 +13,11 @@ from leadline.curve import Floats
 from leadline.errors import FitError
 from leadline.laws.design import Design, design
 from leadline.laws.fit import Fit
-from leadline.laws.newton import Minima, homotopy, minimize, replace_lanes, take
+from leadline.laws.newton import Minima, homotopy, minimize, persist, replace_lanes, take
 from leadline.laws.starts import grid_starts, start_count
 
 MIN_DRAWS = 20
 """Converged draws below which no interval is given."""
-MORE_STEPS = 1000
-"""Newton steps that a draw gets in a second attempt."""
 
 
 def bootstrap(
@@ -84,11 +82,8 @@ def _solve(data: Design, fit: Fit, weights: Floats) -> Minima:
     # from the delta that holds half of the rows the valley leads to the draw's own optimum
     path = homotopy(delta, float(np.median(np.abs(fit.residuals))))
     ends = minimize(rows, np.repeat(start, len(weights), axis=0), weights, path)
+    ends = persist(rows, ends, weights, delta, np.flatnonzero(~ends.sound))
     lost = np.flatnonzero(~ends.sound)
-    if len(lost):
-        further = minimize(rows, ends.unknowns[lost], weights[lost], [delta], steps=MORE_STEPS)
-        ends = replace_lanes(ends, lost, further)
-        lost = lost[~further.sound]
     if len(lost):
         starts, spread = grid_starts(rows, count=start_count(len(rows.logs)), seed=0)
         path = homotopy(delta, 3 * spread)

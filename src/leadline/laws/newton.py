@@ -24,14 +24,18 @@ Bools = NDArray[np.bool_]
 TOLERANCE = 1e-13
 """A lane has converged when the decrease that Newton's quadratic model still promises is below
 this share of its objective."""
+PASSING = 1e-8
+"""The same on the way down in delta."""
 ROUNDING = 1e-13
 """Residuals below this are rounding: an objective below half its square a row counts as zero."""
 CACHED = 80_000
 """Lanes x unknowns x rows worked on at a time, so that the arrays stay in the cache."""
 FLAT = 1e-10
 """Curvature, relative to that of single unknowns, that rounding cannot tell from zero."""
-GOOD = 0.9
+GOOD = 0.75
 """Share of the promised decrease above which a step counts as good."""
+MORE_STEPS = 1000
+"""Steps of a second attempt."""
 STRAIGHT_STEPS = 12
 """Steps after which a lane that has not converged is taken to be in a curved valley."""
 MAX_STEEPNESS = 50.0
@@ -159,19 +163,29 @@ def newton_step(gradient: Floats, hessian: Floats, free: Bools, damping: Floats)
 
 
 def bounded_step(
-    rows: Problem, unknowns: Floats, gradient: Floats, hessian: Floats, damping: Floats
+    rows: Problem,
+    unknowns: Floats,
+    value: Floats,
+    gradient: Floats,
+    hessian: Floats,
+    damping: Floats,
 ) -> tuple[Floats, Floats]:
     """The point after one damped Newton step within the bounds, and the decrease that the quadratic
-    model promises there (negative where the step climbs).
+    model promises there; minus infinity where the step is no descent.
 
     Where the step would leave the bounds, the unknowns that leave go to their bound and the others
-    are solved for again, given that.
+    are solved for again, given that. Where nothing else is left to gain, an unknown at its bound
+    that the gradient calls inside and the step sends out marks a direction that curves down: no
+    descent, until damping turns the step.
     """
     free = free_unknowns(rows, unknowns, gradient)
     wanted = unknowns + newton_step(gradient, hessian, free, damping)
     target = within(wanted, rows.low, rows.high)
     out = (target != wanted) & free
+    blocked = np.zeros(len(unknowns), np.bool_)
     if out.any():
+        gain = gradient**2 > TOLERANCE * value[:, None] * np.abs(_diagonals(hessian))
+        blocked = (out & gain & (target == unknowns)).any(axis=1)
         lanes = out.any(axis=1)
         move = np.where(out[lanes], target[lanes] - unknowns[lanes], 0.0)
         pushed = gradient[lanes] + np.einsum("luv,lv->lu", hessian[lanes], move)
@@ -180,7 +194,9 @@ def bounded_step(
     move = target - unknowns
     slope = (gradient * move).sum(axis=1)
     bent = ((hessian @ move[:, :, None])[:, :, 0] * move).sum(axis=1)
-    return target, -slope - 0.5 * bent
+    promise = -slope - 0.5 * bent
+    stuck = blocked & (promise <= PASSING * value)
+    return target, np.where(stuck | (slope > 0), -np.inf, promise)
 
 
 def bend(
@@ -259,7 +275,7 @@ def descend(
     lane = np.arange(len(unknowns))
     for step in range(steps + 1):
         at, value, gradient, hessian, damping = state
-        new, promise = bounded_step(rows, at, gradient, hessian, damping)
+        new, promise = bounded_step(rows, *state)
         if step >= STRAIGHT_STEPS:
             new = bend(rows, at, gradient, hessian, damping, weights, delta, new)
         settled = (np.abs(promise) <= tolerance * value + noise) & (damping < 1e-2)
@@ -276,7 +292,7 @@ def descend(
             weights = weights if shared else weights[go]
             at, value, gradient, hessian, damping = state
         trial = (new, *derivatives(rows, new, weights, delta))
-        lower = trial[1] <= value * (1 + 1e-15)
+        lower = (trial[1] <= value * (1 + 1e-15)) & (promise > -np.inf)
         good = lower & (promise > 0) & (value - trial[1] >= GOOD * promise)
         relaxed = np.where(damping < 1e-10, 0.0, damping / 10)
         raised = np.maximum(5 * damping, 1e-9)
@@ -303,13 +319,25 @@ def minimize(
     lane = np.arange(len(unknowns))
     with np.errstate(all="ignore"):
         for delta in deltas[:-1]:
-            at = _in_chunks(rows, unknowns, weights, delta, steps=60, tolerance=1e-8).unknowns
+            at = _in_chunks(rows, unknowns, weights, delta, steps=60, tolerance=PASSING).unknowns
             if len(weights) == 1 and len(at) > 1:
                 at, same = _merge(at)
                 lane = same[lane]
             unknowns = at
         end = _in_chunks(rows, unknowns, weights, deltas[-1], steps=steps, tolerance=TOLERANCE)
     return take(end, lane)
+
+
+def persist(
+    rows: Problem, ends: Minima, weights: Floats, delta: float, lanes: NDArray[np.int64]
+) -> Minima:
+    """`ends` with these `lanes` given a second attempt of many steps at the last delta."""
+    if not len(lanes):
+        return ends
+    own = weights if len(weights) == 1 else weights[lanes]
+    return replace_lanes(
+        ends, lanes, minimize(rows, ends.unknowns[lanes], own, [delta], steps=MORE_STEPS)
+    )
 
 
 def take(minima: Minima, lanes: NDArray[np.int64]) -> Minima:

@@ -236,7 +236,8 @@ def _spread(
 def _reach(fit: Fit, name: str, size: float) -> float:
     """How many times `size` lies beyond the data of the fit; 1 within."""
     column = fit.runs.column(name).to_numpy()
-    return max(1.0, size / float(column.max()), float(column.min()) / size)
+    with np.errstate(over="ignore", divide="ignore"):
+        return float(max(1.0, np.float64(size) / column.max(), column.min() / np.float64(size)))
 
 
 def _named(names: tuple[str, ...], values: Floats) -> dict[str, float]:

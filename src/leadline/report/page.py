@@ -67,12 +67,11 @@ def _claim_rows(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
                 "statement": claim["statement"],
                 "source": claim["source"],
                 "published": signs[published > 0] if order else _number(published),
-                "corrected": _number(corrected),
+                "corrected": signs[corrected > 0] if order and corrected else _number(corrected),
                 "measured": f"{_number(claim['measured_estimate'])} [{low}, {high}]",
                 "method": f"{claim['measured_method']}, unit: {claim['measured_unit']}",
                 "verdict": claim["verdict"],
-                "style": claim["verdict"].split()[0]
-                + ("-yet" if "tested" in claim["verdict"] else ""),
+                "style": STYLES[claim["verdict"]],
             }
         )
     return rows

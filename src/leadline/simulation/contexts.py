@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from leadline.errors import SpecError
-from leadline.spec import Spectrum, Task
+from leadline.spec import Spectrum, Task, Turn
 
 
 class Law(NamedTuple):
@@ -27,13 +28,16 @@ class Law(NamedTuple):
     """Eigenvalues of the task covariance."""
     noise: Float[Array, "*lane"]
     """Standard deviation of the label noise in context."""
+    turn: Float[Array, "*lane dim dim"] | None = None
+    """Orthogonal basis of the input covariance in every context; None is that of the tasks."""
 
 
 class Context(NamedTuple):
-    """The inputs of one context and the basis they were drawn in."""
+    """The inputs of one context and the bases they were drawn in."""
 
-    basis: Float[Array, "dim dim"] | None
-    """Orthogonal basis of both covariances; None is the identity."""
+    input_basis: Float[Array, "dim dim"] | None
+    """Orthogonal basis of the input covariance; None is the identity."""
+    task_basis: Float[Array, "dim dim"] | None
     inputs: Float[Array, "dim context"] | None
     """Labeled inputs as columns; None stands for infinitely many."""
 
@@ -65,32 +69,56 @@ def spectrum_values(spectrum: Spectrum) -> tuple[list[float], list[float]]:
     return inputs, tasks
 
 
-def law_of(task: Task, *, dtype: jnp.dtype) -> Law:
+def turn_matrix(turn: Turn, dim: int) -> Float[Array, "dim dim"]:
+    r"""The rotation $e^{-\theta S}$ of the inputs that `turn` describes in `dim` dimensions."""
+    from scipy.linalg import expm  # jax's takes seconds to compile
+
+    gaussian = np.random.default_rng(turn.seed).standard_normal((dim, dim))
+    generator = (gaussian - gaussian.T) / math.sqrt(2 * dim)
+    return jnp.asarray(expm(-turn.angle * generator))
+
+
+def law_of(task: Task) -> Law:
     """The numbers of `task` as arrays."""
     inputs, tasks = spectrum_values(task.spectrum)
+    turn = None if task.turn is None else turn_matrix(task.turn, len(inputs))
     return Law(
-        jnp.asarray(inputs, dtype), jnp.asarray(tasks, dtype), jnp.asarray(task.noise, dtype)
+        jnp.asarray(inputs, jnp.float64),
+        jnp.asarray(tasks, jnp.float64),
+        jnp.asarray(task.noise, jnp.float64),
+        turn,
     )
 
 
-def haar(key: Key[Array, ""], dim: int, dtype: jnp.dtype) -> Float[Array, "dim dim"]:
-    """An orthogonal matrix from the Haar measure: QR of a Gaussian matrix, signs fixed."""
-    q, r = jnp.linalg.qr(jax.random.normal(key, (dim, dim), dtype))
-    return q * jnp.sign(jnp.diagonal(r))
+def is_certain(task: Task) -> bool:
+    """Whether every context of `task` is the same: one covariance, seen through infinitely many
+    inputs.
+    """
+    return math.isinf(task.context) and task.covariance != "rotated"
+
+
+def haar(gaussian: Float[Array, "*batch dim dim"]) -> Float[Array, "*batch dim dim"]:
+    """Orthogonal matrices from the Haar measure, made of matrices of independent normals: QR with
+    the signs fixed.
+    """
+    q, r = jnp.linalg.qr(gaussian)
+    return q * jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
 
 
 def draw(key: Key[Array, ""], law: Law, *, rotated: bool, context: int | float) -> Context:
     """One context of `context` labeled inputs from the stream `key`."""
-    basis_key, input_key = jax.random.split(key)
     dim, dtype = law.inputs.shape[-1], law.inputs.dtype
-    basis = haar(basis_key, dim, dtype) if rotated else None
+    count = 0 if math.isinf(context) else int(context)
+    white = jax.random.normal(key, (dim, count + dim * rotated), dtype)
+    tasks = haar(white[:, count:]) if rotated else None
+    inputs = tasks if rotated else law.turn
     if math.isinf(context):
-        return Context(basis, None)
-    white = jax.random.normal(input_key, (dim, int(context)), dtype)
-    return Context(basis, turn(basis, jnp.sqrt(law.inputs)[:, None] * white))
+        return Context(inputs, tasks, None)
+    scaled = jnp.sqrt(law.inputs)[:, None] * white[:, :count]
+    return Context(inputs, tasks, rotate(inputs, scaled))
 
 
-def turn(
+def rotate(
     basis: Float[Array, "dim dim"] | None, vectors: Float[Array, "dim *count"]
 ) -> Float[Array, "dim *count"]:
     """`vectors` given in the eigenbasis, in the basis of the context."""
@@ -107,5 +135,5 @@ def diagonal_in(
 def sample_covariance(context: Context, law: Law) -> Float[Array, "dim dim"]:
     r"""$\hat\Sigma = XX^T/P$, or $\Sigma$ itself for infinitely many inputs."""
     if context.inputs is None:
-        return diagonal_in(context.basis, law.inputs)
+        return diagonal_in(context.input_basis, law.inputs)
     return context.inputs @ context.inputs.T / context.inputs.shape[1]

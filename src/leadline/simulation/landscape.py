@@ -53,8 +53,8 @@ def decompose(
     def one(number: Array) -> Modes:
         drawn = draw(jax.random.fold_in(key, number), law, rotated=rotated, context=context)
         values, vectors = jnp.linalg.eigh(sample_covariance(drawn, law))
-        inputs = vectors.T @ diagonal_in(drawn.basis, law.inputs) @ vectors
-        tasks = vectors.T @ diagonal_in(drawn.basis, law.tasks) @ vectors
+        inputs = vectors.T @ diagonal_in(drawn.input_basis, law.inputs) @ vectors
+        tasks = vectors.T @ diagonal_in(drawn.task_basis, law.tasks) @ vectors
         scale = 0.0 if math.isinf(context) else 1 / context
         return Modes(jnp.maximum(values, 0.0), inputs * tasks, scale * jnp.diagonal(inputs))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from leadline.curve import Curve
-from leadline.spec import RunSpec
+from leadline.errors import SolverError
+from leadline.spec import GradientFlow, RunSpec
 
 
 def predict(spec: RunSpec) -> Curve:
@@ -14,6 +15,11 @@ def predict(spec: RunSpec) -> Curve:
 
     **Raises:** `SolverError` if no solver answers `spec`; the message says what has one.
     """
+    if isinstance(spec.recipe, GradientFlow) and spec.recipe.spread:
+        raise SolverError(
+            f"recipe.spread: got {spec.recipe.spread:g}; theory answers runs whose layers start "
+            "equal, use layerwise.untied_flow or simulate it"
+        )
     # a cold call imports one solver only
     match spec.task.covariance:
         case "isotropic":

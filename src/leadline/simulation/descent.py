@@ -1,0 +1,283 @@
+"""Stochastic gradient descent on fresh contexts, many runs at once.
+
+Runs that share a program advance together as lanes under `vmap`. They are padded to a fixed count,
+so that the numbers of a run depend on its spec alone and not on what else was asked.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from leadline.curve import Curve, trained
+from leadline.ident import run_id
+from leadline.simulation import checkpoint as _checkpoint
+from leadline.simulation.contexts import Law, haar, is_certain, law_of, rotate, stream
+from leadline.simulation.measure import clock_rate, context_losses, mean_and_error, recorded
+from leadline.simulation.models import tokens_are_cheaper, weights
+from leadline.spec import RunSpec, Training
+
+Observer = Callable[[int, int], None]
+"""Called with the steps done and the steps in all, summed over lanes."""
+
+LANES = 8
+"""Runs that one call of a training program advances together."""
+
+SEGMENT_SECONDS = 2.0
+"""Time between two reports of progress, and between two checkpoints."""
+
+
+class _Lane(NamedTuple):
+    """What differs between the lanes of one training program."""
+
+    key: Key[Array, ""]
+    law: Law
+    query_noise: Float[Array, ""]
+    rate: Float[Array, ""]
+    evaluation_key: Key[Array, ""]
+    evaluation_law: Law
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Contexts:
+    """What the contexts of all lanes share: static under compilation."""
+
+    rotated: bool
+    context: int | float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Program:
+    """What the lanes share: static under compilation."""
+
+    depth: int
+    layers: int
+    dim: int
+    training: _Contexts
+    batch_size: int
+    queries: int | float
+    evaluation: _Contexts
+    contexts: int
+
+
+def _normals(
+    key: Key[Array, ""], *, batch_size: int, shapes: dict[str, tuple[int, ...]]
+) -> dict[str, Float[Array, "batch *shape"]]:
+    """Independent float32 normals of each of the `shapes`, for every member of a batch, from one
+    draw: compiling a draw takes longer than anything else in a step.
+    """
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    count = batch_size * sum(sizes)
+    # JAX draws 64 bits at a time, and throws half away if asked for 32
+    wide = jax.random.bits(key, ((count + 1) // 2,), jnp.uint64)
+    bits = jax.lax.bitcast_convert_type(wide, jnp.uint32).reshape(-1)[:count]
+    uniform = ((bits >> 9).astype(jnp.float32) + 0.5) * 2.0**-22 - 1  # exact, never -1 or 1
+    normal = (math.sqrt(2) * jax.lax.erf_inv(uniform)).reshape(batch_size, -1)
+    ends = np.cumsum(sizes)[:-1].tolist()
+    parts = zip(shapes.items(), jnp.split(normal, ends, axis=1), strict=True)
+    return {name: part.reshape(batch_size, *shape) for (name, shape), part in parts}
+
+
+def _batch_loss(
+    gamma: Float[Array, "layer dim dim"], key: Key[Array, ""], lane: _Lane, program: _Program
+) -> Float[Array, ""]:
+    """Mean squared error on one batch of fresh contexts."""
+    inputs_law, tasks_law, noise, query_noise = (
+        value.astype(gamma.dtype)
+        for value in (lane.law.inputs, lane.law.tasks, lane.law.noise, lane.query_noise)
+    )
+    dim, context, queries = program.dim, program.training.context, program.queries
+    shapes: dict[str, tuple[int, ...]] = {"task": (dim,)}
+    if not math.isinf(context):
+        shapes |= {"inputs": (dim, int(context)), "noise": (int(context),)}
+    if not math.isinf(queries):
+        shapes |= {"queries": (dim, int(queries)), "query_noise": (int(queries),)}
+    if program.training.rotated:
+        shapes |= {"basis": (dim, dim)}
+    white = _normals(key, batch_size=program.batch_size, shapes=shapes)
+    if program.training.rotated:
+        white["basis"] = haar(white["basis"])
+    deviation = jnp.sqrt(inputs_law)
+    by_tokens = not math.isinf(context) and tokens_are_cheaper(
+        dim=dim, context=context, depth=program.depth
+    )
+
+    def one(own: dict[str, Array]) -> Array:
+        basis = own.get("basis")
+        task = rotate(basis, jnp.sqrt(tasks_law) * own["task"])
+        if "inputs" in own:
+            inputs = rotate(basis, deviation[:, None] * own["inputs"])
+            covariance = None if by_tokens else inputs @ inputs.T / inputs.shape[1]
+            labels = inputs.T @ task + noise * own["noise"]
+            moment = inputs @ labels / inputs.shape[1]
+        else:
+            inputs = None
+            covariance = jnp.diag(inputs_law) if basis is None else (basis * inputs_law) @ basis.T
+            moment = covariance @ task
+        wrong = weights(gamma, covariance, inputs, moment, depth=program.depth) - task
+        wrong = deviation * (wrong if basis is None else basis.T @ wrong)
+        if "queries" not in own:
+            return jnp.sum(wrong**2)
+        return jnp.mean((own["queries"].T @ wrong - query_noise * own["query_noise"]) ** 2)
+
+    return jnp.mean(jax.vmap(one)(white))
+
+
+@partial(jax.jit, static_argnames=("program",), donate_argnums=(0,))
+def _advance(
+    gamma: Float[Array, "lane layer dim dim"],
+    lanes: _Lane,
+    first: Int[Array, ""],
+    last: Int[Array, ""],
+    *,
+    program: _Program,
+) -> Float[Array, "lane layer dim dim"]:
+    """Steps `first` to `last` - 1 of stochastic gradient descent, in every lane."""
+
+    def lane_steps(own: Array, lane: _Lane) -> Array:
+        def step(number: Array, own: Array) -> Array:
+            slope = jax.grad(_batch_loss)(own, jax.random.fold_in(lane.key, number), lane, program)
+            return own - lane.rate.astype(own.dtype) * program.layers * slope
+
+        return jax.lax.fori_loop(first, last, step, own)
+
+    return jax.vmap(lane_steps)(gamma, lanes)
+
+
+@partial(jax.jit, static_argnames=("program",))
+def _evaluate(
+    gamma: Float[Array, "lane layer dim dim"], lanes: _Lane, *, program: _Program
+) -> Float[Array, "lane contexts"]:
+    def lane_losses(own: Array, lane: _Lane) -> Array:
+        return context_losses(
+            own.astype(lane.law.inputs.dtype),
+            lane.evaluation_key,
+            lane.evaluation_law,
+            depth=program.depth,
+            rotated=program.evaluation.rotated,
+            context=program.evaluation.context,
+            contexts=program.contexts,
+        )
+
+    return jax.lax.map(lambda both: lane_losses(*both), (gamma, lanes))
+
+
+def _lane_of(spec: RunSpec) -> _Lane:
+    assert isinstance(spec.recipe, Training)
+    return _Lane(
+        key=stream(spec.seed, "training"),
+        law=law_of(spec.task),
+        query_noise=jnp.asarray(spec.task.query_noise, jnp.float64),
+        rate=jnp.asarray(spec.recipe.rate, jnp.float64),
+        evaluation_key=stream(spec.evaluation.seed, "evaluation", "contexts"),
+        evaluation_law=law_of(spec.evaluation.task or spec.task),
+    )
+
+
+def _program_of(spec: RunSpec) -> _Program:
+    assert isinstance(spec.recipe, Training)
+    depth = int(spec.model.depth)
+    evaluated = spec.evaluation.task or spec.task
+    return _Program(
+        depth=depth,
+        layers=1 if spec.model.tied else depth,
+        dim=int(spec.task.spectrum.dim),
+        training=_Contexts(rotated=spec.task.covariance == "rotated", context=spec.task.context),
+        batch_size=int(spec.recipe.batch_size),
+        queries=spec.recipe.queries,
+        evaluation=_Contexts(rotated=evaluated.covariance == "rotated", context=evaluated.context),
+        contexts=1 if is_certain(evaluated) else spec.evaluation.contexts,
+    )
+
+
+def _record_steps(spec: RunSpec) -> tuple[int, ...]:
+    assert isinstance(spec.recipe, Training)
+    return spec.evaluation.record or (spec.recipe.steps,)
+
+
+def descend(
+    specs: Sequence[RunSpec], *, checkpoint: Path | None, observe: Observer | None
+) -> list[Curve]:
+    """The curves of trainings that share one program."""
+    ids = [run_id(spec, engine="simulation") for spec in specs]
+    program, record = _program_of(specs[0]), _record_steps(specs[0])
+    total = record[-1] * len(specs)
+    resumed = _checkpoint.load(checkpoint, runs=ids) if checkpoint and checkpoint.exists() else None
+    losses = np.full((len(specs), len(record), program.contexts), np.nan)
+    diagonals = np.full((len(specs), len(record), program.layers, program.dim), np.nan)
+    begin, step, gamma = 0, 0, None
+    if resumed:
+        losses, diagonals = resumed["losses"], resumed["diagonals"]
+        begin, step = int(resumed["begin"]), int(resumed["step"])
+        gamma = jnp.asarray(resumed["gamma"])
+
+    def save(begin: int, step: int, gamma: Array) -> None:
+        if checkpoint is not None:
+            state = {"losses": losses, "diagonals": diagonals, "gamma": np.asarray(gamma)}
+            position = {"begin": np.asarray(begin), "step": np.asarray(step)}
+            _checkpoint.save(checkpoint, state | position, runs=ids)
+
+    while begin < len(specs):
+        chunk = specs[begin : begin + LANES]
+        padded = [*chunk, *[chunk[-1]] * (LANES - len(chunk))]
+        lanes = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(_lane_of, padded))
+        rows = slice(begin, begin + len(chunk))
+        if gamma is None:
+            gamma = jnp.zeros((LANES, program.layers, program.dim, program.dim), jnp.float32)
+            save(begin, step, gamma)
+        length = 1
+        for index, target in enumerate(record):
+            if target < step:
+                continue
+            while step < target:
+                last = min(step + length, target)
+                started = time.monotonic()
+                gamma = _advance(
+                    gamma, lanes, jnp.asarray(step), jnp.asarray(last), program=program
+                )
+                gamma.block_until_ready()
+                step = last
+                if time.monotonic() - started < SEGMENT_SECONDS / 2:
+                    length *= 2
+                elif step < target:
+                    save(begin, step, gamma)
+                if observe is not None:
+                    observe(begin * record[-1] + step * len(chunk), total)
+            losses[rows, index] = np.asarray(_evaluate(gamma, lanes, program=program))[: len(chunk)]
+            diagonal = np.diagonal(np.asarray(gamma), axis1=-2, axis2=-1)
+            diagonals[rows, index] = diagonal[: len(chunk)]
+        begin, step, gamma = begin + LANES, 0, None
+        if begin < len(specs):
+            save(
+                begin, 0, jnp.zeros((LANES, program.layers, program.dim, program.dim), jnp.float32)
+            )
+    curves = [_curve(*row) for row in zip(specs, losses, diagonals, strict=True)]
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
+    return curves
+
+
+def _curve(spec: RunSpec, losses: np.ndarray[Any, Any], diagonals: np.ndarray[Any, Any]) -> Curve:
+    assert isinstance(spec.recipe, Training)
+    step = np.asarray(_record_steps(spec), np.int64)
+    mean, error = mean_and_error(losses, certain=is_certain(spec.evaluation.task or spec.task))
+    return trained(
+        spec,
+        step=step,
+        time=step * np.float64(spec.recipe.rate / clock_rate(spec)),
+        loss=mean,
+        error=error,
+        status="ok" if np.isfinite(mean).all() else "diverged",
+        scalars={"gamma": float(diagonals[-1].mean())},
+        measures=recorded(spec, diagonals),
+    )
