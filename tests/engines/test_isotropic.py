@@ -42,7 +42,7 @@ def spec(ratio, depth, noise, *, contexts, recipe, dim=DIM):
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
 def test_landscape(ratio):
-    contexts = 96 if ratio == 2 else 48
+    contexts = 240 if ratio == 2 else 48
     base = spec(ratio, 1, 0.0, contexts=contexts, recipe=GivenScale(gamma=0.1))
     edge = 2 / (1 + ratio**-0.5) ** 2
     specs = [
