@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leadline.costs import training_flops
-from leadline.spec import RunSpec, Training
+from leadline.spec import RunSpec, Training, is_regression, is_sparse
 
 Floats = NDArray[np.float64]
 Status = Literal["ok", "sampled", "unstable", "diverged"]
@@ -88,19 +88,19 @@ def trained(
     status: Status = "ok",
     scalars: dict[str, float] | None = None,
     measures: tuple[Measure, ...] = (),
+    tokens_per_step: float = 0.0,
 ) -> Curve:
     """The curve of a trained model, with what it spent: every token of every context and its
-    queries, and the FLOPs of the convention "t P^2 N^2 L", where t is the number of steps, or the
-    time of a gradient flow (which sees no tokens).
+    queries, and the FLOPs of `unit_flops` times t, the number of steps or the time of a gradient
+    flow (which sees no tokens). `tokens_per_step` is read for sparse features only, whose
+    sequences differ in length.
     """
-    recipe, task, model = spec.recipe, spec.task, spec.model
-    per_step, spent = 0.0, time
+    recipe, spent, per_step = spec.recipe, time, 0.0
     if isinstance(recipe, Training):
-        per_step, spent = recipe.batch_size * (task.context + recipe.queries), step
-    width = task.spectrum.dim if model.width is None else model.width
-    per_unit = training_flops(
-        "t P^2 N^2 L", steps=1, context=task.context, width=width, depth=model.depth
-    )
+        spent, per_step = step, tokens_per_step
+        if is_regression(spec):
+            per_step = recipe.batch_size * (spec.task.context + recipe.queries)
+    per_unit = unit_flops(spec)
     return Curve(
         step=step,
         time=time,
@@ -112,3 +112,25 @@ def trained(
         scalars=tuple((scalars or {}).items()),
         measures=measures,
     )
+
+
+def unit_flops(spec: RunSpec) -> float:
+    """FLOPs of one step of training, or of a unit of time: in the convention "t P^2 N^2 L" for
+    in-context regression, "t D" for sparse features.
+    """
+    if is_sparse(spec):
+        return training_flops("t D", steps=1, width=model_width(spec))
+    assert is_regression(spec)
+    context, depth = spec.task.context, spec.model.depth
+    return training_flops(
+        "t P^2 N^2 L", steps=1, context=context, width=model_width(spec), depth=depth
+    )
+
+
+def model_width(spec: RunSpec) -> int | float:
+    """The width of the model: of its residual stream, or the number of sparse tasks it can learn."""
+    if is_sparse(spec):
+        return min(spec.model.size, spec.task.num_tasks)
+    assert is_regression(spec)
+    width = spec.model.width
+    return spec.task.spectrum.dim if width is None else width

@@ -26,7 +26,8 @@ VERSION: dict[Engine, int] = {"theory": 1, "simulation": 1}
 _KINDS: dict[str, type[Spec]] = {
     kind.__name__: kind
     for kind in vars(_spec).values()
-    if isinstance(kind, type) and issubclass(kind, Spec) and kind is not Spec
+    if isinstance(kind, type) and issubclass(kind, Spec)
+    if kind not in (Spec, _spec.RegressionRun, _spec.SparseRun)
 }
 
 

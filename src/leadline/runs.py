@@ -14,10 +14,10 @@ from typing import Any
 
 import polars as pl
 
-from leadline.curve import Curve
+from leadline.curve import Curve, model_width
 from leadline.errors import TableError, nearest
 from leadline.ident import VERSION, Engine, run_id, to_json
-from leadline.spec import RunSpec
+from leadline.spec import RunSpec, is_regression, is_sparse
 
 UNITS = {
     "params": "parameters",
@@ -108,17 +108,14 @@ def curve_row(spec: RunSpec, curve: Curve, *, engine: Engine) -> dict[str, Any]:
     """One run as one row: its identity, the quantities of its spec, the final values, and the
     whole curve and measures as nested columns.
     """
-    task, model, recipe = spec.task, spec.model, spec.recipe
+    recipe = spec.recipe
     row: dict[str, Any] = {
         "run_id": run_id(spec, engine=engine),
         "engine": engine,
         "version": VERSION[engine],
         "status": curve.status,
-        "dim": float(task.spectrum.dim),
-        "context": float(task.context),
-        "noise": task.noise,
-        "depth": float(model.depth),
-        "width": float(task.spectrum.dim if model.width is None else model.width),
+        **_sizes(spec),
+        "width": float(model_width(spec)),
         "recipe": type(recipe).__name__,
         "seed": spec.seed,
     }
@@ -135,6 +132,23 @@ def curve_row(spec: RunSpec, curve: Curve, *, engine: Engine) -> dict[str, Any]:
         for m in curve.measures
     ]
     return row | {"spec": to_json(spec)}
+
+
+def _sizes(spec: RunSpec) -> dict[str, float]:
+    """Dimension, context, noise and depth: of sparse features the number of tasks, and the context
+    of the first.
+    """
+    if is_sparse(spec):
+        task = spec.task
+        first = task.context[0] if isinstance(task.context, tuple) else task.context
+        return {"dim": float(task.num_tasks), "context": first, "noise": 0.0, "depth": 1.0}
+    assert is_regression(spec)
+    return {
+        "dim": float(spec.task.spectrum.dim),
+        "context": float(spec.task.context),
+        "noise": spec.task.noise,
+        "depth": float(spec.model.depth),
+    }
 
 
 def from_curves(specs: Iterable[RunSpec], curves: Iterable[Curve], *, engine: Engine) -> Runs:

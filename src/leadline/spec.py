@@ -16,7 +16,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeGuard
 
 from leadline.errors import SpecError, nearest
 
@@ -102,6 +102,9 @@ def check_value(path: str, value: object, hint: Any) -> Any:
         members = typing.get_args(hint)
         if value is None and type(None) in members:
             return None
+        tuples = [m for m in members if typing.get_origin(m) is tuple]
+        if tuples and isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+            return check_value(path, value, tuples[0])
         annotated = [m for m in members if typing.get_origin(m) is Annotated]
         if annotated:
             return check_value(path, value, annotated[0])
@@ -266,6 +269,92 @@ class ReducedAttention(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SparseFeatures(Spec):
+    r"""Multitask sparse feature regression: a sequence of type $s$, drawn with probability
+    $P_s \propto s^{-\alpha}$, $s = 1, \dots,$ `num_tasks`, holds $\psi_s$ labeled tokens. Feature
+    number $s$ of a token is a random sign, all others are zero, and its label is $\Lambda_s$ times
+    the feature. The query token has a feature and no label.
+
+    **Arguments:** `type_exponent` is $\alpha$; `context` is $\psi_1$ and $\psi_s = \psi_1
+    s^{-\beta}$ with $\beta$ = `context_exponent`; `strength` is $\Lambda_1$ and $\Lambda_s =
+    \Lambda_1 s^{-\gamma}$ with $\gamma$ = `strength_exponent`. A tuple gives $\psi_s$ or
+    $\Lambda_s$ one by one. `sequences` is the number $N$ of training sequences, drawn once;
+    infinity stands for fresh sequences, or their average, at every step.
+
+    Ref: Lyu, Wang, Zhu (ICLR 2025); docs/theory/sparse.md.
+    """
+
+    role: ClassVar[str] = "task"
+
+    num_tasks: Extent
+    type_exponent: NonNegative
+    context: Positive | tuple[Positive, ...]
+    context_exponent: NonNegative = 0.0
+    strength: Real | tuple[Real, ...] = 1.0
+    strength_exponent: NonNegative = 0.0
+    sequences: Extent = math.inf
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if math.isinf(self.num_tasks) and self.type_exponent <= 1:
+            raise SpecError(
+                f"task.type_exponent: got {self.type_exponent:g} with infinitely many tasks, whose "
+                "probabilities have no finite sum; expected a number > 1, or a finite num_tasks"
+            )
+        for name in ("context", "strength"):
+            values, exponent = getattr(self, name), getattr(self, f"{name}_exponent")
+            if not isinstance(values, tuple):
+                continue
+            count = len(typing.cast(tuple[float, ...], values))
+            if count != self.num_tasks:
+                raise SpecError(
+                    f"task.{name}: got {count} values, expected task.num_tasks = {self.num_tasks}"
+                )
+            if exponent:
+                raise SpecError(
+                    f"task.{name}_exponent: got {exponent:g} beside one value a task; expected 0"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerTaskAttention(Spec):
+    r"""One layer of linear attention whose value vector $v_s$ belongs to the type of the sequence:
+    $f_s = v_s^TH_sw_s$ with $H_s = \sum_i(\text{token}_i)(\text{token}_i)^T$ on feature $s$ and the
+    label, trained towards $\Lambda_s$.
+
+    **Arguments:** `size` $D$: the model has the features $s \le D$, the other tasks stay as they
+    start; `start` is $f_s(0)/\Lambda_s$ and `invariant` the product $c = gh$ of
+    $g = \eta^TH\eta$ and $h = \rho^TH\rho$ at the start, $\eta = v + w$, $\rho = v - w$ (zero for
+    aligned $v$ and $w$, large for lazy training); `offset` is the component of $v$ and of $w$
+    perpendicular to the tokens $(1, \Lambda_s)$, which training does not move; `constrained` keeps
+    the value vector on the label and the rest on the feature, $v = (0, v_c)$, $w = (w_s, 0)$.
+
+    Ref: Lyu, Wang, Zhu (ICLR 2025); docs/theory/sparse.md.
+    """
+
+    role: ClassVar[str] = "model"
+
+    size: Extent = math.inf
+    start: Real = 0.01
+    invariant: NonNegative = 0.0
+    offset: Real = 0.0
+    constrained: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.start <= 0 and self.invariant == 0:
+            raise SpecError(
+                f"model.start: got {self.start:g} with invariant 0: g(0) = 0, and gradient flow "
+                "ends in the saddle f = 0 without learning; expected start > 0 or invariant > 0"
+            )
+        if self.constrained and self.offset:
+            raise SpecError(
+                f"model.offset: got {self.offset:g}; a constrained model has no perpendicular "
+                "component, leave it at 0"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training(Spec):
     r"""Gradient descent from $\Gamma = 0$ on fresh contexts at every step.
 
@@ -330,7 +419,8 @@ class Evaluation(Spec):
     and evaluation; `queries` a context (infinity: the exact average over queries and task
     vectors); `seed` of that stream; `record` the steps at which the loss is measured, in
     increasing order, empty for the last step only; `measures` names further arrays to record;
-    `task` is the task evaluated, if not the one trained on (a distribution shift).
+    `task` is the task evaluated, if not the one trained on (a distribution shift); `strength` is
+    the strength of every sparse task that is evaluated, if not the one trained on.
     """
 
     role: ClassVar[str] = "evaluation"
@@ -341,6 +431,7 @@ class Evaluation(Spec):
     record: tuple[Annotated[int, Bounds(low=0)], ...] = ()
     measures: tuple[str, ...] = ()
     task: InContextRegression | None = field(default=None, metadata={"added": True})
+    strength: Annotated[float | None, Bounds()] = field(default=None, metadata={"added": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -348,8 +439,8 @@ class Evaluation(Spec):
             raise SpecError("evaluation.record: expected steps in increasing order")
 
 
-Task = InContextRegression
-Model = ReducedAttention
+Task = InContextRegression | SparseFeatures
+Model = ReducedAttention | PerTaskAttention
 Recipe = Training | GradientFlow | GivenScale | BestScale
 
 
@@ -365,24 +456,15 @@ class RunSpec(Spec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        dim, width = self.task.spectrum.dim, self.model.width
-        if self.model.projection == "orthogonal" and width is not None and width > dim:
+        if is_regression(self):
+            _check_regression(self)
+        elif is_sparse(self):
+            _check_sparse(self)
+        else:
             raise SpecError(
-                f"model.width: {width} exceeds task.spectrum.dim {dim}: an orthogonal projection "
-                "needs width <= dim"
-            )
-        if self.task.turn is not None:
-            raise SpecError("task.turn: only evaluation.task may have one; the basis is the task's")
-        if isinstance(self.recipe, GradientFlow) and self.recipe.spread and self.model.tied:
-            raise SpecError(
-                f"recipe.spread: got {self.recipe.spread:g} for tied layers, which share one "
-                "start; expected 0, or model.tied False"
-            )
-        shifted = self.evaluation.task
-        if shifted is not None and shifted.spectrum.dim != dim:
-            raise SpecError(
-                f"evaluation.task.spectrum.dim: got {shifted.spectrum.dim}, expected the "
-                f"{dim} of task.spectrum.dim"
+                f"model: got {type(self.model).__name__} for {type(self.task).__name__}; "
+                "InContextRegression goes with ReducedAttention, SparseFeatures with "
+                "PerTaskAttention"
             )
         if isinstance(self.recipe, Training) and self.evaluation.record:
             last = self.evaluation.record[-1]
@@ -390,6 +472,81 @@ class RunSpec(Spec):
                 raise SpecError(
                     f"evaluation.record: step {last} is after the last step {self.recipe.steps}"
                 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressionRun(RunSpec):
+    """The type of a run of in-context regression, for annotations. Make a `RunSpec`."""
+
+    task: InContextRegression
+    model: ReducedAttention
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseRun(RunSpec):
+    """The type of a run on sparse features, for annotations. Make a `RunSpec`."""
+
+    task: SparseFeatures
+    model: PerTaskAttention
+
+
+def is_regression(spec: RunSpec) -> TypeGuard[RegressionRun]:
+    """Whether task and model are those of in-context regression."""
+    return isinstance(spec.task, InContextRegression) and isinstance(spec.model, ReducedAttention)
+
+
+def is_sparse(spec: RunSpec) -> TypeGuard[SparseRun]:
+    """Whether task and model are those of sparse feature regression."""
+    return isinstance(spec.task, SparseFeatures) and isinstance(spec.model, PerTaskAttention)
+
+
+def _check_regression(spec: RegressionRun) -> None:
+    dim, width = spec.task.spectrum.dim, spec.model.width
+    if spec.model.projection == "orthogonal" and width is not None and width > dim:
+        raise SpecError(
+            f"model.width: {width} exceeds task.spectrum.dim {dim}: an orthogonal projection "
+            "needs width <= dim"
+        )
+    if spec.task.turn is not None:
+        raise SpecError("task.turn: only evaluation.task may have one; the basis is the task's")
+    if isinstance(spec.recipe, GradientFlow) and spec.recipe.spread and spec.model.tied:
+        raise SpecError(
+            f"recipe.spread: got {spec.recipe.spread:g} for tied layers, which share one "
+            "start; expected 0, or model.tied False"
+        )
+    shifted = spec.evaluation.task
+    if shifted is not None and shifted.spectrum.dim != dim:
+        raise SpecError(
+            f"evaluation.task.spectrum.dim: got {shifted.spectrum.dim}, expected the "
+            f"{dim} of task.spectrum.dim"
+        )
+    if spec.evaluation.strength is not None:
+        raise SpecError(
+            f"evaluation.strength: got {spec.evaluation.strength:g}; only sparse tasks have one"
+        )
+
+
+def _check_sparse(spec: SparseRun) -> None:
+    recipe = spec.recipe
+    if isinstance(recipe, GivenScale | BestScale):
+        raise SpecError(
+            f"recipe: got {type(recipe).__name__}, which sets a scale of in-context regression; "
+            "sparse features are learned by GradientFlow or Training"
+        )
+    if isinstance(recipe, GradientFlow) and (recipe.start or recipe.spread):
+        raise SpecError(
+            f"recipe.start: got start {recipe.start:g}, spread {recipe.spread:g}; sparse features "
+            "start from model.start, leave both at 0"
+        )
+    if isinstance(recipe, Training) and recipe.queries != 1:
+        raise SpecError(
+            f"recipe.queries: got {recipe.queries}; a sequence of sparse features has one query"
+        )
+    if spec.evaluation.task is not None:
+        raise SpecError(
+            "evaluation.task: got InContextRegression for SparseFeatures; unseen strengths are "
+            "given by evaluation.strength"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

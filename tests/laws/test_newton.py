@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from leadline.laws.newton import derivatives, homotopy, minimize, problem
+from leadline.laws.newton import derivatives, minimize, problem
+from leadline.laws.objectives import homotopy
 
 
 def rows(variables, seed=0, count=40):

@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 
 from leadline.errors import SpecError
-from leadline.simulation import contexts, measure, models
-from leadline.spec import Spectrum, flat, source_capacity
+from leadline.simulation import contexts, descent, measure, models
+from leadline.spec import (
+    Evaluation,
+    InContextRegression,
+    ReducedAttention,
+    RunSpec,
+    Spectrum,
+    Training,
+    flat,
+    source_capacity,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +90,7 @@ def test_exact_average_over_tasks_noise_and_queries(rotated, layers):
         gamma, key, law, depth=depth, rotated=rotated, context=context, contexts=1
     )
     drawn = contexts.draw(jax.random.fold_in(key, 0), law, rotated=rotated, context=context)
-    basis = np.eye(dim) if drawn.basis is None else np.asarray(drawn.basis)
+    basis = np.eye(dim) if drawn.task_basis is None else np.asarray(drawn.task_basis)
     tasks = basis @ (np.sqrt(np.asarray(law.tasks))[:, None] * rng.normal(size=(dim, draws)))
     queries = basis @ (np.sqrt(np.asarray(law.inputs))[:, None] * rng.normal(size=(dim, draws)))
     labels = np.asarray(drawn.inputs).T @ tasks + noise * rng.normal(size=(context, draws))
@@ -117,8 +126,7 @@ def test_first_contexts_do_not_depend_on_how_many_are_drawn():
 
 
 def test_haar_matrices_are_orthogonal_and_have_the_right_trace_moments():
-    keys = jax.random.split(jax.random.key(0), 4000)
-    matrices = jax.vmap(lambda key: contexts.haar(key, 3, jnp.dtype(jnp.float64)))(keys)
+    matrices = contexts.haar(jax.random.normal(jax.random.key(0), (4000, 3, 3)))
     product = jnp.einsum("nij,nik->njk", matrices, matrices)
     np.testing.assert_allclose(product, jnp.broadcast_to(jnp.eye(3), product.shape), atol=1e-12)
     # Diaconis and Shahshahani: E Tr O = 0, E (Tr O)^2 = 1 for the Haar measure
@@ -130,9 +138,10 @@ def test_haar_matrices_are_orthogonal_and_have_the_right_trace_moments():
 def test_drawn_inputs_have_the_covariance_of_the_law():
     law = contexts.Law(jnp.asarray([4.0, 1.0]), jnp.ones(2), jnp.asarray(0.0))
     drawn = contexts.draw(jax.random.key(1), law, rotated=True, context=200_000)
-    expected = contexts.diagonal_in(drawn.basis, law.inputs)
+    expected = contexts.diagonal_in(drawn.input_basis, law.inputs)
     np.testing.assert_allclose(contexts.sample_covariance(drawn, law), expected, atol=0.05)
     endless = contexts.draw(jax.random.key(1), law, rotated=True, context=np.inf)
+    expected = contexts.diagonal_in(endless.input_basis, law.inputs)
     np.testing.assert_allclose(contexts.sample_covariance(endless, law), expected, atol=1e-12)
 
 
@@ -144,3 +153,66 @@ def test_spectrum_values_follow_their_definition():
     assert contexts.spectrum_values(flat(4)) == ([1.0] * 4, [0.25] * 4)
     with pytest.raises(SpecError, match="infinity cannot be sampled"):
         contexts.spectrum_values(Spectrum(dim=np.inf, input_exponent=1, task_exponent=1))
+
+
+@pytest.mark.parametrize(
+    ("covariance", "queries", "context"),
+    [("fixed", 3, 6), ("rotated", 3, 6), ("rotated", np.inf, np.inf)],
+)
+def test_the_batch_that_trains_has_the_loss_that_is_measured(covariance, queries, context):
+    """Its mean over many batches, and the noise of the queries on top; layers that do not commute
+    with the covariances.
+    """
+    spec = RunSpec(
+        task=InContextRegression(
+            spectrum=source_capacity(4, nu=1.0, beta=0.8),
+            covariance=covariance,
+            context=context,
+            noise=0.4,
+            query_noise=0.3,
+        ),
+        model=ReducedAttention(depth=2, tied=False),
+        recipe=Training(steps=1, batch_size=4000, queries=queries, rate=1.0),
+        evaluation=Evaluation(contexts=4000),
+    )
+    rng = np.random.default_rng(2)
+    gamma = jnp.asarray(0.5 * np.eye(4) + 0.2 * rng.normal(size=(2, 4, 4)))
+    lane, program = descent._lane_of(spec), descent._program_of(spec)
+    batch = jax.jit(descent._batch_loss, static_argnums=3)
+    keys = jax.random.split(jax.random.key(1), 16)
+    losses = np.array([batch(gamma.astype(jnp.float32), key, lane, program) for key in keys])
+    exact = np.asarray(
+        descent._evaluate(gamma[None], jax.tree.map(lambda x: x[None], lane), program=program)
+    )
+    error = np.hypot(losses.std(ddof=1) / 4, exact.std() / np.sqrt(exact.size))
+    expected = exact.mean() + (0.3**2 if queries == 3 else 0.0)
+    assert error < 0.02 * expected
+    assert abs(losses.mean() - expected) < 4 * error
+
+
+def test_normals_of_a_step():
+    shapes = {"a": (3, 5), "b": (), "c": (2,)}
+    drawn = descent._normals(jax.random.key(0), batch_size=20_001, shapes=shapes)
+    assert {name: values.shape[1:] for name, values in drawn.items()} == shapes
+    flat = np.concatenate(
+        [np.asarray(v, np.float64).reshape(20_001, -1) for v in drawn.values()], 1
+    )
+    root = np.sqrt(flat.size)
+    assert abs(flat.mean()) < 4 / root
+    assert abs((flat**2).mean() - 1) < 4 * np.sqrt(2) / root
+    assert abs((flat**4).mean() - 3) < 4 * np.sqrt(96) / root
+    assert np.abs(np.cov(flat.T) - np.eye(18)).max() < 5 / np.sqrt(20_001)
+    # neighbors in the stream share a draw of 64 bits
+    assert abs((flat.ravel()[::2] * flat.ravel()[1::2]).mean()) < 4 / np.sqrt(flat.size / 2)
+
+
+def test_no_bits_give_an_infinite_normal(monkeypatch):
+    for bits in (0, 2**64 - 1):
+
+        def full(key, shape, dtype, value=bits):
+            return jnp.full(shape, value, dtype)
+
+        monkeypatch.setattr(jax.random, "bits", full)
+        drawn = descent._normals(jax.random.key(0), batch_size=1, shapes={"a": (2,)})["a"]
+        assert np.all(np.isfinite(drawn))
+        assert np.all(np.abs(drawn) > 5)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leadline.curve import Floats
+from leadline.laws.families import MAX_STEEPNESS
 
 Bools = NDArray[np.bool_]
 
@@ -38,8 +39,6 @@ MORE_STEPS = 1000
 """Steps of a second attempt."""
 STRAIGHT_STEPS = 12
 """Steps after which a lane that has not converged is taken to be in a curved valley."""
-MAX_STEEPNESS = 50.0
-"""Largest exponent times the largest centered logarithm, so that no term overflows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -381,11 +380,3 @@ def _merge(unknowns: Floats) -> tuple[Floats, NDArray[np.int64]]:
         np.round(unknowns, 3), axis=0, return_index=True, return_inverse=True
     )
     return unknowns[first], same.ravel()
-
-
-def homotopy(delta: float, first: float) -> list[float]:
-    """Deltas from about `first` down to `delta`, each a third of the one before."""
-    deltas = [delta]
-    while deltas[-1] < first:
-        deltas.append(3 * deltas[-1])
-    return deltas[::-1]

@@ -6,15 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leadline.curve import Floats
+from leadline.laws.families import FLATTEST, STEEPEST
 from leadline.laws.newton import Problem
 
 GRID_POINTS = (48, 20, 11, 8)
 """Exponents a variable on the grid, by the number of variables."""
 MAX_GRID = 5000
 """Grid points tried; of a larger grid as many are drawn at random."""
-FLATTEST, STEEPEST = 0.1, 16.0
-"""E-folds of a term over the range of its variable: from nearly a logarithm to a term that only the
-smallest sizes have."""
 SMALLEST = 1e-3
 """Smallest coefficient of a start: one of exactly zero leaves its exponent without a gradient."""
 

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 
@@ -23,8 +23,7 @@ from leadline.spec import RunSpec, Sweep
 from leadline.sweeps.runner import Backend, run_sweep
 from leadline.sweeps.store import Store, load_runs
 
-Scale = Literal["demo", "small", "paper"]
-SCALES: tuple[Scale, ...] = ("demo", "small", "paper")
+SCALES = ("demo", "small", "paper")
 Tables = Mapping[str, pl.DataFrame]
 """The stored runs of each sweep, by the name of the sweep."""
 
@@ -67,45 +66,54 @@ def _bordelon2025() -> Study:
 PAPERS: Mapping[str, Callable[[], Study]] = MappingProxyType({"bordelon2025": _bordelon2025})
 
 
+def merged_sweeps(paper: Study, scale: str) -> list[Sweep]:
+    """All runs of `paper` at `scale`, as one sweep for each engine.
+
+    **Raises:** `SpecError` for an unknown scale.
+    """
+    if scale not in SCALES:
+        raise SpecError(f"scale: got {scale!r}, expected one of {', '.join(SCALES)}")
+    merged: list[Sweep] = []
+    for engine in ("theory", "simulation"):
+        runs: dict[RunSpec, None] = {}
+        for sweep in paper.sweeps(scale):
+            runs |= dict.fromkeys(sweep.runs if sweep.engine == engine else ())
+        if runs:
+            merged.append(Sweep(name=f"{paper.name}/{engine}", engine=engine, runs=tuple(runs)))
+    return merged
+
+
 def answer(
     paper: Study,
     *,
     store: Path | None,
-    scale: Scale,
+    scale: str,
     backend: Backend = "serial",
     workers: int = 1,
 ) -> dict[str, pl.DataFrame]:
     """The tables of every sweep of `paper` at `scale`: runs what `store` lacks, reads the rest.
     Without a store the runs are kept in a temporary folder and forgotten.
 
-    **Raises:** `StoreError` if a run failed, with its cause.
+    **Raises:** `SpecError` for an unknown scale; `StoreError` if a run failed, with its cause.
     """
-    if scale not in SCALES:
-        raise SpecError(f"scale: got {scale!r}, expected one of {', '.join(SCALES)}")
-    sweeps = paper.sweeps(scale)
+    sweeps = merged_sweeps(paper, scale)
     folder: AbstractContextManager[str | Path] = (
         tempfile.TemporaryDirectory(prefix="leadline-") if store is None else nullcontext(store)
     )
     with folder as root:
         place = Store(root)
-        for engine in ("theory", "simulation"):
-            runs: dict[RunSpec, None] = {}
-            for sweep in sweeps:
-                runs |= dict.fromkeys(sweep.runs if sweep.engine == engine else ())
-            if not runs:
-                continue
-            merged = Sweep(name=f"{paper.name}/{engine}", engine=engine, runs=tuple(runs))
-            summary = run_sweep(merged, place, backend=backend, workers=workers)
+        for sweep in sweeps:
+            summary = run_sweep(sweep, place, backend=backend, workers=workers)
             if summary.exit_code:
                 raise StoreError(" ".join(str(summary).split("\n")))
-        return {sweep.name: load_runs(place, sweep=sweep).frame for sweep in sweeps}
+        return {s.name: load_runs(place, sweep=s).frame for s in paper.sweeps(scale)}
 
 
 def reproduce(
     paper: str,
     *,
     store: Path | None = None,
-    scale: Scale = "small",
+    scale: str = "small",
     backend: Backend = "serial",
     workers: int = 1,
 ) -> pl.DataFrame:

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from leadline.errors import SpecError
-from leadline.spec import Spectrum, Task, Turn
+from leadline.spec import InContextRegression, Spectrum, Turn
 
 
 class Law(NamedTuple):
@@ -78,7 +78,7 @@ def turn_matrix(turn: Turn, dim: int) -> Float[Array, "dim dim"]:
     return jnp.asarray(expm(-turn.angle * generator))
 
 
-def law_of(task: Task) -> Law:
+def law_of(task: InContextRegression) -> Law:
     """The numbers of `task` as arrays."""
     inputs, tasks = spectrum_values(task.spectrum)
     turn = None if task.turn is None else turn_matrix(task.turn, len(inputs))
@@ -90,7 +90,7 @@ def law_of(task: Task) -> Law:
     )
 
 
-def is_certain(task: Task) -> bool:
+def is_certain(task: InContextRegression) -> bool:
     """Whether every context of `task` is the same: one covariance, seen through infinitely many
     inputs.
     """

@@ -25,7 +25,7 @@ from leadline.simulation import checkpoint as _checkpoint
 from leadline.simulation.contexts import Law, haar, is_certain, law_of, rotate, stream
 from leadline.simulation.measure import clock_rate, context_losses, mean_and_error, recorded
 from leadline.simulation.models import tokens_are_cheaper, weights
-from leadline.spec import RunSpec, Training
+from leadline.spec import RegressionRun, Training
 
 Observer = Callable[[int, int], None]
 """Called with the steps done and the steps in all, summed over lanes."""
@@ -172,7 +172,7 @@ def _evaluate(
     return jax.lax.map(lambda both: lane_losses(*both), (gamma, lanes))
 
 
-def _lane_of(spec: RunSpec) -> _Lane:
+def _lane_of(spec: RegressionRun) -> _Lane:
     assert isinstance(spec.recipe, Training)
     return _Lane(
         key=stream(spec.seed, "training"),
@@ -184,7 +184,7 @@ def _lane_of(spec: RunSpec) -> _Lane:
     )
 
 
-def _program_of(spec: RunSpec) -> _Program:
+def _program_of(spec: RegressionRun) -> _Program:
     assert isinstance(spec.recipe, Training)
     depth = int(spec.model.depth)
     evaluated = spec.evaluation.task or spec.task
@@ -200,13 +200,13 @@ def _program_of(spec: RunSpec) -> _Program:
     )
 
 
-def _record_steps(spec: RunSpec) -> tuple[int, ...]:
+def _record_steps(spec: RegressionRun) -> tuple[int, ...]:
     assert isinstance(spec.recipe, Training)
     return spec.evaluation.record or (spec.recipe.steps,)
 
 
 def descend(
-    specs: Sequence[RunSpec], *, checkpoint: Path | None, observe: Observer | None
+    specs: Sequence[RegressionRun], *, checkpoint: Path | None, observe: Observer | None
 ) -> list[Curve]:
     """The curves of trainings that share one program."""
     ids = [run_id(spec, engine="simulation") for spec in specs]
@@ -261,13 +261,12 @@ def descend(
             save(
                 begin, 0, jnp.zeros((LANES, program.layers, program.dim, program.dim), jnp.float32)
             )
-    curves = [_curve(*row) for row in zip(specs, losses, diagonals, strict=True)]
-    if checkpoint is not None:
-        checkpoint.unlink(missing_ok=True)
-    return curves
+    return [_curve(*row) for row in zip(specs, losses, diagonals, strict=True)]
 
 
-def _curve(spec: RunSpec, losses: np.ndarray[Any, Any], diagonals: np.ndarray[Any, Any]) -> Curve:
+def _curve(
+    spec: RegressionRun, losses: np.ndarray[Any, Any], diagonals: np.ndarray[Any, Any]
+) -> Curve:
     assert isinstance(spec.recipe, Training)
     step = np.asarray(_record_steps(spec), np.int64)
     mean, error = mean_and_error(losses, certain=is_certain(spec.evaluation.task or spec.task))

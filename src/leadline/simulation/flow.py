@@ -16,7 +16,8 @@ covariance is not stiff, since all curvatures fall as one over the time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -26,7 +27,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from leadline.curve import Curve, trained
-from leadline.simulation.contexts import is_certain, law_of, stream
+from leadline.simulation.contexts import is_certain, stream
+from leadline.simulation.descent import Observer
 from leadline.simulation.measure import (
     Sample,
     clock_rate,
@@ -35,10 +37,13 @@ from leadline.simulation.measure import (
     recorded,
     sample_loss,
 )
-from leadline.spec import GradientFlow, RunSpec
+from leadline.spec import GradientFlow, RegressionRun
 
 TOLERANCE = 1e-8
 """Of one step, in every entry: relative, and absolute at scale one."""
+
+FIRST_STEP = 1e-4
+"""The step tried first, from where it may grow fivefold a step."""
 
 MAX_STEPS = 100_000
 """Steps of one flow, those of too large an error included."""
@@ -82,19 +87,6 @@ def _velocity(gamma: Array, samples: Sample, rate: Array, depth: int) -> Array:
 
 
 @partial(jax.jit, static_argnames=("depth",))
-def begin(
-    gamma: Float[Array, "layer dim dim"], samples: Sample, rate: Float[Array, ""], *, depth: int
-) -> State:
-    """The state at time zero."""
-    velocity = _velocity(gamma, samples, rate, depth)
-    speed = jnp.max(jnp.abs(velocity))
-    zero = jnp.zeros_like(speed)
-    return State(
-        gamma, velocity, zero, 0.01 / jnp.maximum(speed, 1e-9), jnp.zeros((), jnp.int64), zero
-    )
-
-
-@partial(jax.jit, static_argnames=("depth",))
 def advance(
     state: State, samples: Sample, rate: Float[Array, ""], end: Float[Array, ""], *, depth: int
 ) -> State:
@@ -110,7 +102,8 @@ def advance(
             return slopes.at[number].set(_velocity(moved, samples, rate, depth))
 
         slopes = jnp.zeros((7, *now.gamma.shape), now.gamma.dtype).at[0].set(now.velocity)
-        slopes = jax.lax.fori_loop(1, 7, stage, slopes)
+        # the first velocity is known from the step before, if there was one
+        slopes = jax.lax.fori_loop(jnp.minimum(now.tries, 1), 7, stage, slopes)
         moved = now.gamma + step * jnp.tensordot(stages[-1], slopes, axes=1)
         error = step * jnp.tensordot(errors, slopes, axes=1)
         size = jnp.max(jnp.abs(error) / (1 + jnp.abs(now.gamma))) / TOLERANCE
@@ -124,9 +117,10 @@ def advance(
             jnp.where(step == left, end, now.time + step),
             now.step,
             now.tries,
-            now.error + jnp.abs(jnp.sum(error * now.velocity)) / rate,
+            now.error + jnp.abs(jnp.sum(error * slopes[0])) / rate,
         )
-        after = jax.tree.map(partial(jnp.where, accepted), done, now)
+        kept = now._replace(velocity=slopes[0])
+        after = jax.tree.map(partial(jnp.where, accepted), done, kept)
         return after._replace(
             step=jnp.where(shortened, jnp.maximum(proposed, now.step), proposed),
             tries=now.tries + 1,
@@ -142,17 +136,27 @@ def _losses(gamma: Array, samples: Sample, *, depth: int) -> Float[Array, "conte
     return jax.lax.map(partial(sample_loss, gamma, depth=depth), samples)
 
 
-def solve(spec: RunSpec, *, reached: Callable[[], None]) -> Curve:
-    r"""The gradient flow of `spec`.
+def follow(specs: Sequence[RegressionRun], *, observe: Observer | None) -> list[Curve]:
+    r"""The curves of gradient flows that share one program.
 
-    It trains on as many contexts as the evaluation has, on one where all are the same, and says
-    `reached` at every time. The expected loss of what it learned lies above that of the flow on
-    infinitely many contexts, by $O(1/n)$ for $n$ of them.
+    Each trains on as many contexts as its evaluation has, on one where all are the same. The loss
+    of what it learned differs by $O(1/n)$ from that of infinitely many contexts, for $n$ of them.
 
-    **Returns:** the curve, with the scalars "gamma", the mean diagonal of all layers, and "steps".
+    **Returns** curves with the scalars "gamma", the mean diagonal of all layers, and "steps".
     `loss_error` is the standard error over the contexts of the evaluation, and what integration
     may add to it. Times that `MAX_STEPS` do not reach have the loss NaN, and status "diverged".
     """
+    total = sum(len(spec.recipe.times) for spec in specs if isinstance(spec.recipe, GradientFlow))
+    done = itertools.count(1)
+
+    def reached() -> None:
+        if observe is not None:
+            observe(next(done), total)
+
+    return [_solve(spec, reached=reached) for spec in specs]
+
+
+def _solve(spec: RegressionRun, *, reached: Callable[[], None]) -> Curve:
     recipe, task, depth = spec.recipe, spec.task, int(spec.model.depth)
     assert isinstance(recipe, GradientFlow)
     evaluated = spec.evaluation.task or task
@@ -163,7 +167,10 @@ def solve(spec: RunSpec, *, reached: Callable[[], None]) -> Curve:
     starts = recipe.start + recipe.spread * (-1.0) ** np.arange(layers)
     gamma = jnp.asarray(starts[:, None, None] * np.eye(int(task.spectrum.dim)))
     rate = jnp.asarray(float(clock_rate(spec) * layers))
-    state = begin(gamma, samples, rate, depth=depth)
+    zero = jnp.zeros(())
+    state = State(
+        gamma, jnp.zeros_like(gamma), zero, zero + FIRST_STEP, jnp.asarray(0, jnp.int64), zero
+    )
     losses = np.full((len(recipe.times), len(seen.variance)), np.nan)
     diagonals = np.full((len(recipe.times), *gamma.shape[:2]), np.nan)
     errors = np.full(len(recipe.times), np.nan)

@@ -11,6 +11,7 @@ $$\sum_{ab} r_a^L K_{ab} r_b^L
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -20,7 +21,18 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from numpy.typing import NDArray
 
-from leadline.simulation.contexts import Law, diagonal_in, draw, sample_covariance
+from leadline.curve import Curve, Status, point
+from leadline.simulation.contexts import (
+    Law,
+    diagonal_in,
+    draw,
+    is_certain,
+    law_of,
+    sample_covariance,
+    stream,
+)
+from leadline.simulation.measure import mean_and_error
+from leadline.spec import BestScale, GivenScale, InContextRegression, RegressionRun
 
 CHUNK = 32
 """Lanes that one compiled call evaluates; more are split, fewer are padded."""
@@ -120,3 +132,49 @@ def best_scales(modes: Modes, lanes: Lanes) -> Float[Array, "lane"]:
         low = grid[np.maximum(best - 1, 0), columns]
         high = grid[np.minimum(best + 1, 16), columns]
     return jnp.asarray((low + high) / 2)
+
+
+def evaluate(specs: Sequence[RegressionRun]) -> list[Curve]:
+    r"""The points of one landscape, of runs that share a program: the same contexts, evaluated at
+    every scale, depth and noise level.
+
+    The best scale is that of the task trained on, chosen on contexts that do not measure the loss:
+    on those the minimum would lie too low. Status "unstable": beyond the edge of stability
+    $2L/s$, $s$ the largest eigenvalue in any context of the task trained on.
+    """
+    task, evaluation = specs[0].task, specs[0].evaluation
+    evaluated = evaluation.task or task
+
+    def contexts(name: str, of: InContextRegression) -> Modes:
+        return decompose(
+            stream(evaluation.seed, "evaluation", name),
+            law_of(of),
+            rotated=of.covariance == "rotated",
+            context=of.context,
+            contexts=1 if is_certain(of) else evaluation.contexts,
+        )
+
+    lanes = Lanes(
+        jnp.asarray([s.recipe.gamma if isinstance(s.recipe, GivenScale) else 0.0 for s in specs]),
+        jnp.asarray([float(s.model.depth) for s in specs]),
+        jnp.asarray([s.task.noise for s in specs]),
+    )
+    modes = contexts("contexts", evaluated)
+    chooses = isinstance(specs[0].recipe, BestScale)
+    own = contexts("scale", task) if chooses or evaluation.task is not None else modes
+    if chooses:
+        lanes = lanes._replace(gamma=best_scales(own, lanes))
+    edge = 2 / float(jnp.max((modes if evaluation.task is None else own).eigenvalues))
+    if evaluation.task is not None:
+        lanes = lanes._replace(noise=jnp.full(len(specs), evaluation.task.noise))
+    losses = lane_losses(modes, lanes)
+    mean, error = mean_and_error(losses, certain=is_certain(evaluated))
+    curves: list[Curve] = []
+    for i, gamma in enumerate(np.asarray(lanes.gamma).tolist()):
+        depth = specs[i].model.depth
+        stable = math.isinf(depth) or gamma / depth <= edge
+        status: Status = "diverged" if not np.isfinite(mean[i]) else "ok" if stable else "unstable"
+        curves.append(
+            point(float(mean[i]), error=float(error[i]), status=status, scalars={"gamma": gamma})
+        )
+    return curves

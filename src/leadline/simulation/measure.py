@@ -31,7 +31,7 @@ from leadline.simulation.contexts import (
     law_of,
     sample_covariance,
 )
-from leadline.spec import RunSpec, Task
+from leadline.spec import InContextRegression, RegressionRun
 
 MEASURES = {
     "scale": "mean diagonal of each layer's matrix: (record, layer)",
@@ -64,7 +64,7 @@ def sample(key: Key[Array, ""], law: Law, *, rotated: bool, context: int | float
     )
 
 
-def draw_samples(key: Key[Array, ""], task: Task, count: int) -> Sample:
+def draw_samples(key: Key[Array, ""], task: InContextRegression, count: int) -> Sample:
     """`count` contexts of `task` from the stream `key`, or one where all are the same."""
     return _draw_samples(
         key,
@@ -138,13 +138,13 @@ def mean_and_error(losses: NDArray[np.float64], *, certain: bool) -> tuple[Float
     return mean, losses.std(-1, ddof=1) / math.sqrt(count)
 
 
-def recorded(spec: RunSpec, diagonals: Floats) -> tuple[Measure, ...]:
+def recorded(spec: RegressionRun, diagonals: Floats) -> tuple[Measure, ...]:
     """The measures that `spec` asks for, of the diagonals of its layers (record, layer, dim)."""
     values = {"scale": diagonals.mean(axis=-1), "diagonal": diagonals}
     return tuple(Measure(name=n, values=values[n]) for n in spec.evaluation.measures)
 
 
-def clock_rate(spec: RunSpec) -> int | float:
+def clock_rate(spec: RegressionRun) -> int | float:
     r"""The $n$ with $\dot\Gamma = -n\,\partial\,$Loss$/\partial\Gamma$ on the clock of curves: the
     dimension where $\Gamma$ stays a multiple of the identity on average, one for fixed covariance.
     """

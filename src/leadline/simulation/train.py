@@ -6,15 +6,27 @@ import dataclasses
 import math
 from collections.abc import Hashable, Sequence
 from pathlib import Path
+from typing import cast
 
 import jax
 
 from leadline.curve import Curve
 from leadline.errors import SolverError, SpecError, nearest
-from leadline.simulation import flow, landscape
+from leadline.simulation import flow, landscape, sparse
 from leadline.simulation.descent import LANES, Observer, descend
 from leadline.simulation.measure import MEASURES
-from leadline.spec import BestScale, GivenScale, GradientFlow, RunSpec, Task, Training
+from leadline.spec import (
+    BestScale,
+    GivenScale,
+    GradientFlow,
+    InContextRegression,
+    RegressionRun,
+    RunSpec,
+    SparseRun,
+    Training,
+    is_regression,
+    is_sparse,
+)
 
 __all__ = ["LANES", "MEASURES", "Observer", "program_key", "train"]
 
@@ -25,6 +37,9 @@ def program_key(spec: RunSpec) -> Hashable:
 
     **Raises:** `SolverError` for what only theory can answer.
     """
+    if is_sparse(spec):
+        return sparse.program_key(spec)
+    assert is_regression(spec)
     task, model, recipe, evaluation = spec.task, spec.model, spec.recipe, spec.evaluation
     if model.width is not None:
         raise SolverError("model.width: simulation of a narrower stream is not available")
@@ -69,7 +84,7 @@ def program_key(spec: RunSpec) -> Hashable:
     return ("Training", *common, recipe_shape, evaluation.record, evaluation.measures)
 
 
-def _shape(task: Task) -> Hashable:
+def _shape(task: InContextRegression) -> Hashable:
     return (task.covariance, task.context, task.turn is None)
 
 
@@ -82,8 +97,8 @@ def train(
     """Answer `specs`, which share one `program_key`, by simulation.
 
     **Arguments:** `checkpoint` names a file that holds the state of an unfinished training: it is
-    resumed if it exists, and removed at the end; `observe` is told of progress, in steps of a
-    training and in times of a flow.
+    resumed if it exists, and left for whoever has stored the answer to remove; `observe` is told
+    of progress, in steps of a training and in times of a flow.
 
     **Returns** one `Curve` a spec, in order. The loss is averaged exactly over queries, task
     vectors and label noise, and over `evaluation.contexts` sampled contexts; `loss_error` is its
@@ -96,11 +111,14 @@ def train(
         raise SolverError(f"train: got specs of {len(keys)} programs; call it once for each")
     if not specs:
         return []
+    if is_sparse(specs[0]):
+        return sparse.solve(cast(Sequence[SparseRun], specs), observe=observe)
+    runs = cast(Sequence[RegressionRun], specs)
     with jax.enable_x64(True):
-        match specs[0].recipe:
+        match runs[0].recipe:
             case Training():
-                return descend(specs, checkpoint=checkpoint, observe=observe)
+                return descend(runs, checkpoint=checkpoint, observe=observe)
             case GradientFlow():
-                return flow.follow(specs, observe=observe)
+                return flow.follow(runs, observe=observe)
             case _:
-                return landscape.evaluate(specs)
+                return landscape.evaluate(runs)

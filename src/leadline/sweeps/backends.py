@@ -12,21 +12,28 @@ import signal
 import subprocess
 import sys
 import typing
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
 
 from leadline.errors import StoreError
-from leadline.sweeps.engines import Answer, Group, Solve, attempt, lost
+from leadline.sweeps.engines import Answer, Group, Observe, Solve, attempt, lost
 from leadline.sweeps.worker import READY
 
 Answers = Generator[tuple[Group, Answer], None, None]
+ObserveGroup = Callable[[Group, float], None]
+"""Called with the share of a group that is done, by the backends that learn of it."""
 
 ATTEMPTS = 3
 """How often a group is tried whose worker dies."""
+
+ADDRESS_SECONDS = 20.0
+"""How long a Ray cluster may take to answer."""
 
 THREADS = {
     "OMP_NUM_THREADS": "1",
@@ -44,14 +51,17 @@ def pinned_environment() -> dict[str, str]:
     return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | dict(os.environ) | THREADS
 
 
-def serial(solve: Solve, groups: Iterator[Group]) -> Answers:
+def serial(solve: Solve, groups: Iterator[Group], *, observe: ObserveGroup) -> Answers:
     """Answer the groups in this process, one after the other."""
+    for group in groups:
+        yield group, _on_one_thread(solve, group, partial(observe, group))
+
+
+def _on_one_thread(solve: Solve, group: Group, observe: Observe) -> Answer:
     from threadpoolctl import threadpool_limits
 
-    for group in groups:
-        with threadpool_limits(1):
-            reply = attempt(solve, group)
-        yield group, reply
+    with threadpool_limits(1):
+        return attempt(solve, group, observe)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -91,7 +101,9 @@ class _Worker:
         return f"signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exit code {code}"
 
 
-def process(solve: Solve, groups: Iterator[Group], *, workers: int) -> Answers:
+def process(
+    solve: Solve, groups: Iterator[Group], *, observe: ObserveGroup, workers: int
+) -> Answers:
     """Answer the groups in `workers` child processes.
 
     A child starts from a fresh interpreter, with its threads fixed before NumPy or JAX load, and
@@ -141,6 +153,9 @@ def process(solve: Solve, groups: Iterator[Group], *, workers: int) -> Answers:
                 if message == READY:
                     worker.started, failed_starts = True, 0
                     continue
+                if isinstance(message, float):
+                    observe(task.group, message)
+                    continue
                 following = take()
                 if following is None:
                     del crew[worker.connection]
@@ -169,3 +184,81 @@ def _start(task: _Task) -> _Worker:
     )
     theirs.close()
     return _Worker(process=child, connection=ours, task=task)
+
+
+def ray(
+    solve: Solve,
+    groups: Iterator[Group],
+    *,
+    observe: ObserveGroup,
+    workers: int,
+    address: str | None,
+    gpus: float,
+) -> Answers:
+    """Answer the groups as tasks of Ray, `workers` at a time, each with one core and `gpus` GPUs.
+
+    **Arguments:** `address` is that of a cluster, whose machines have leadline installed; None
+    uses the connection that this process has, or else starts Ray on this machine with `workers`
+    cores. Ray tries a task again if its worker or its machine is lost, `ATTEMPTS` times in all.
+
+    **Raises:** `StoreError` if Ray is not installed, or the address does not answer.
+    """
+    try:
+        import ray as engine
+        from ray.exceptions import RayError
+    except ImportError as error:
+        raise StoreError(
+            f"backend 'ray': {error}; install leadline[ray] for more than one machine"
+        ) from None
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    connect = not engine.is_initialized()
+    if address is not None:
+        _check_address(address)
+        engine.init(address=address, ignore_reinit_error=True, **quiet)
+    elif connect:
+        engine.init(address="local", num_cpus=workers, include_dashboard=False, **quiet)
+    task = engine.remote(_ray_task).options(num_cpus=1, num_gpus=gpus, max_retries=ATTEMPTS - 1)
+    pending: dict[Any, Group] = {}
+    try:
+        while True:
+            while len(pending) < workers and (group := next(groups, None)) is not None:
+                pending[task.remote(solve, group)] = group
+            if not pending:
+                return
+            for done in engine.wait(list(pending), num_returns=1)[0]:
+                group = pending.pop(done)
+                try:
+                    reply = engine.get(done)
+                except RayError as error:
+                    reply = lost(group, " ".join(f"{type(error).__name__}: {error}".split()))
+                yield group, reply
+    finally:
+        for unfinished in pending:
+            engine.cancel(unfinished, force=True)
+        if connect:
+            engine.shutdown()
+
+
+def _ray_task(solve: Solve, group: Group) -> Answer:
+    os.environ.update(THREADS)  # JAX reads them when it loads
+    return _on_one_thread(solve, group, lambda _: None)
+
+
+def _check_address(address: str) -> None:
+    """Connect in a process of its own: Ray itself waits for ever for an address that is silent."""
+    code = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)"
+    try:
+        subprocess.run(  # noqa: S603, the arguments are fixed
+            [sys.executable, "-c", code, address],
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=ADDRESS_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise StoreError(
+            f"ray_address: {address} does not answer within {ADDRESS_SECONDS:g} s"
+        ) from None
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        raise StoreError(f"ray_address: cannot connect to {address}: {last[0]}") from None

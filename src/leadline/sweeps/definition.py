@@ -58,7 +58,7 @@ def _where(error: Exception, path: Path) -> str:
         lines = [error.lineno]
     else:
         frames = traceback.extract_tb(error.__traceback__)
-        lines = [f.lineno for f in frames if Path(f.filename) == path]
+        lines = [f.lineno for f in frames if Path(f.filename).resolve() == path.resolve()]
     line = f" (line {lines[-1]})" if lines else ""
     return " ".join(f"{type(error).__name__}: {error}".split()) + line
 

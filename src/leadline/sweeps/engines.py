@@ -60,10 +60,13 @@ class Answer:
     packages: str
 
 
-Solve = Callable[[Group], Answer]
+Observe = Callable[[float], None]
+"""Called with the share of a group that is done, while it is being answered."""
+
+Solve = Callable[[Group, Observe], Answer]
 
 
-def solve(group: Group) -> Answer:
+def solve(group: Group, observe: Observe) -> Answer:
     """Answer `group` by its engine. An exception becomes a `Failure`: of one run in theory, whose
     runs do not depend on each other, of the whole group in simulation.
     """
@@ -73,8 +76,14 @@ def solve(group: Group) -> Answer:
         return answer(group, [((i,), lambda s=s: [predict(s)]) for i, s in enumerate(group.specs)])
     from leadline.simulation.train import train
 
-    everything = tuple(range(len(group.specs)))
-    return answer(group, [(everything, lambda: train(group.specs, checkpoint=_checkpoint(group)))])
+    def together() -> list[Curve]:
+        return train(
+            group.specs,
+            checkpoint=_checkpoint(group),
+            observe=lambda done, steps: observe(done / max(steps, 1)),
+        )
+
+    return answer(group, [(tuple(range(len(group.specs))), together)])
 
 
 def answer(
@@ -106,10 +115,10 @@ def answer(
     )
 
 
-def attempt(solve: Solve, group: Group) -> Answer:
-    """`solve(group)`, an exception outside its engine included in the answer."""
+def attempt(solve: Solve, group: Group, observe: Observe) -> Answer:
+    """`solve(group, observe)`, an exception outside its engine included in the answer."""
     try:
-        return solve(group)
+        return solve(group, observe)
     except Exception as error:
         return _unanswered(group, _failure(tuple(range(len(group.specs))), error))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 
-from leadline.costs import training_flops
+from leadline.curve import unit_flops
 from leadline.spec import RunSpec, Sweep, Training
 from leadline.sweeps import backends
 from leadline.sweeps.engines import Group, solve
@@ -21,8 +21,8 @@ class Estimate:
     """The size of a sweep.
 
     **Arguments:** `runs` in this shard, `stored` of them already; `groups` to answer; `flops` of
-    the missing trainings in the convention "t P^2 N^2 L"; `seconds` of wall time, measured on one
-    group and scaled, None where there is nothing to do or that group failed; `error` of that
+    the missing trainings, by the convention of `Curve.flops`; `seconds` of wall time, measured on
+    one group and scaled, None where there is nothing to do or that group failed; `error` of that
     group; `skipped` pairs torn or foreign parts of the store with the reason.
     """
 
@@ -41,7 +41,7 @@ class Estimate:
             f"{self.sweep}: {self.runs} runs, {self.stored} stored, {self.groups} groups to answer"
         )
         if self.flops:
-            lines.append(f"{self.flops:.3g} FLOPs (t P^2 N^2 L)")
+            lines.append(f"{self.flops:.3g} FLOPs of training")
         if self.error is not None:
             lines.append(f"the measured group failed: {self.error}")
         if self.seconds is not None:
@@ -87,22 +87,14 @@ def estimate(
 
 def flops(spec: RunSpec) -> float:
     """FLOPs of a training; 0 where nothing is trained step by step."""
-    if not isinstance(spec.recipe, Training):
-        return 0.0
-    task, model = spec.task, spec.model
-    width = task.spectrum.dim if model.width is None else model.width
-    return training_flops(
-        "t P^2 N^2 L",
-        steps=spec.recipe.steps,
-        context=task.context,
-        width=width,
-        depth=model.depth,
-    )
+    recipe = spec.recipe
+    return recipe.steps * unit_flops(spec) if isinstance(recipe, Training) else 0.0
 
 
 def _measure(sweep: Sweep, specs: list[RunSpec]) -> tuple[float | None, str | None]:
     group = Group(engine=sweep.engine, specs=tuple(specs))
-    with closing(backends.process(solve, iter([group]), workers=1)) as answers:
+    answers = backends.process(solve, iter([group]), observe=lambda *_: None, workers=1)
+    with closing(answers):
         _, answer = next(answers)
     if answer.failures:
         return None, answer.failures[0].error

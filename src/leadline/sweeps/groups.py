@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Mapping
 
 from leadline.errors import LeadlineError, SpecError
 from leadline.ident import run_id
-from leadline.spec import RunSpec, Sweep, Training
+from leadline.spec import GradientFlow, RunSpec, Sweep, Training
 
 POINTS = 256
 """Points of one landscape that are answered together, on the same contexts."""
@@ -35,7 +35,8 @@ def wanted_runs(
 
 
 def lanes(runs: Mapping[str, RunSpec]) -> list[dict[str, RunSpec]]:
-    """Simulated runs in groups that share a program, trainings at most as many as it has lanes.
+    """Simulated runs in groups that share a program, trainings and flows at most as many as it has
+    lanes.
 
     **Raises:** `SpecError` if JAX is not installed.
     """
@@ -54,7 +55,7 @@ def lanes(runs: Mapping[str, RunSpec]) -> list[dict[str, RunSpec]]:
         programs.setdefault(key, []).append(name)
     groups: list[dict[str, RunSpec]] = []
     for names in programs.values():
-        size = LANES if isinstance(runs[names[0]].recipe, Training) else POINTS
+        size = LANES if isinstance(runs[names[0]].recipe, Training | GradientFlow) else POINTS
         groups += [
             {name: runs[name] for name in names[first : first + size]}
             for first in range(0, len(names), size)

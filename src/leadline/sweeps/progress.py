@@ -12,9 +12,10 @@ PATIENCE = 2.0
 
 
 @contextmanager
-def progress_bar(label: str, total: int) -> Generator[Callable[[int], None], None, None]:
-    """**Yields** a function to call with the number of runs that ended. Nothing is shown where
-    standard error is not a terminal, or if all is done within `PATIENCE` seconds.
+def progress_bar(label: str, total: int) -> Generator[Callable[[float], None], None, None]:
+    """**Yields** a function to call with the number of runs that are done, fractions included.
+    Nothing is shown where standard error is not a terminal, or if all is done within `PATIENCE`
+    seconds.
     """
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -43,7 +44,7 @@ def progress_bar(label: str, total: int) -> Generator[Callable[[int], None], Non
     timer.daemon = True
     timer.start()
     try:
-        yield lambda count: bar.advance(task, count)
+        yield lambda done: bar.update(task, completed=done)
     finally:
         timer.cancel()
         timer.join()

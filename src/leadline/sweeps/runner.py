@@ -155,16 +155,16 @@ def run_sweep(
         remove_leftovers(store)
         clear_failures(store, stored | todo.keys())
         ledger = _Ledger(sweep=sweep, store=store)
+        groups = _groups(sweep, store, todo, ledger, workers)
         interrupted = False
         try:
             with (
                 _stoppable(),
-                progress_bar(sweep.name, len(todo)) as advance,
-                closing(run(solve, _groups(sweep, store, todo, ledger, workers))) as answers,
+                progress_bar(sweep.name, len(todo)) as ledger.show,
+                closing(run(solve, groups, observe=ledger.observe)) as answers,
             ):
                 for group, answer in answers:
                     ledger.add(group, answer)
-                    advance(len(group.specs))
             ledger.write()
         except KeyboardInterrupt:
             interrupted = True
@@ -193,7 +193,7 @@ def run_sweep(
     return summary
 
 
-Run = Callable[[Any, Iterator[Group]], backends.Answers]
+Run = Callable[..., backends.Answers]
 
 
 def _choose(backend: str, *, workers: int, ray_address: str | None, ray_gpus: float) -> Run:
@@ -201,15 +201,19 @@ def _choose(backend: str, *, workers: int, ray_address: str | None, ray_gpus: fl
         raise SpecError(f"workers: got {workers}, expected at least 1")
     if backend != "ray" and (ray_address is not None or ray_gpus):
         raise SpecError(f"ray_address, ray_gpus: they need the backend 'ray', got {backend!r}")
-    if backend == "serial":
-        if workers > 1:
-            raise SpecError(f"workers: got {workers}, the serial backend has one")
-        return backends.serial
-    if backend == "process":
-        if workers > (available := cores()):
-            raise SpecError(f"workers: got {workers}, this machine has {available} cores")
-        return partial(backends.process, workers=workers)
-    raise SpecError(f"backend: got {backend!r}, expected one of serial, process, ray")
+    if ray_address is None and workers > (available := cores()):
+        raise SpecError(f"workers: got {workers}, this machine has {available} cores")
+    match backend:
+        case "serial":
+            if workers > 1:
+                raise SpecError(f"workers: got {workers}, the serial backend has one")
+            return backends.serial
+        case "process":
+            return partial(backends.process, workers=workers)
+        case "ray":
+            return partial(backends.ray, workers=workers, address=ray_address, gpus=ray_gpus)
+        case _:
+            raise SpecError(f"backend: got {backend!r}, expected one of serial, process, ray")
 
 
 def cores() -> int:
@@ -244,6 +248,9 @@ class _Ledger:
 
     sweep: Sweep
     store: Store
+    show: Callable[[float], None] = lambda _: None
+    """Called with the number of runs that are done, fractions included."""
+
     answered: int = 0
     failed: int = 0
     errors: dict[str, None] = field(default_factory=dict)
@@ -253,8 +260,17 @@ class _Ledger:
     _pending: list[tuple[Group, Answer]] = field(default_factory=list)
     _unwritten: float = 0.0
     _work: float = 0.0
+    _finished: int = 0
+    _shares: dict[int, float] = field(default_factory=dict)
+
+    def observe(self, group: Group, share: float) -> None:
+        self._shares[id(group)] = share * len(group.specs)
+        self.show(self._finished + sum(self._shares.values()))
 
     def add(self, group: Group, answer: Answer) -> None:
+        self._shares.pop(id(group), None)
+        self._finished += len(group.specs)
+        self.show(self._finished + sum(self._shares.values()))
         work = sum(answer.seconds)
         self.pace = int(CHUNK_SECONDS / max(work / len(group.specs), 1e-6))
         self._pending.append((group, answer))

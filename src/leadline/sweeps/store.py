@@ -140,21 +140,22 @@ def _parse(path: Path, data: bytes, columns: Sequence[str] | None) -> pl.DataFra
     if path.name != part_name(data):
         return "torn or damaged: its content does not match its name"
     try:
-        frame = pl.read_parquet(io.BytesIO(data))
+        present = pl.read_parquet_schema(io.BytesIO(data))
+        if present.get("schema_version") != pl.Int64:
+            return "foreign: it has no schema version"
+        versions = pl.read_parquet(io.BytesIO(data), columns=["schema_version"])
+        newest = versions["schema_version"].max()
+        if isinstance(newest, int) and newest > SCHEMA_VERSION:
+            raise StoreError(
+                f"{path}: written with schema {newest}, this leadline reads up to "
+                f"{SCHEMA_VERSION}; use a newer leadline"
+            )
+        missing = sorted(REQUIRED - set(present))
+        if missing:
+            return f"foreign: it lacks the column {missing[0]!r}"
+        return pl.read_parquet(io.BytesIO(data), columns=list(columns or present))
     except (pl.exceptions.PolarsError, OSError) as error:
         return f"foreign: {' '.join(str(error).split())}"
-    newest = frame["schema_version"].max() if "schema_version" in frame.columns else None
-    if not isinstance(newest, int):
-        return "foreign: it has no schema version"
-    if newest > SCHEMA_VERSION:
-        raise StoreError(
-            f"{path}: written with schema {newest}, this leadline reads up to {SCHEMA_VERSION}; "
-            "use a newer leadline"
-        )
-    missing = sorted(REQUIRED - set(frame.columns))
-    if missing:
-        return f"foreign: it lacks the column {missing[0]!r}"
-    return frame.select(columns) if columns else frame
 
 
 def part_name(data: bytes) -> str:

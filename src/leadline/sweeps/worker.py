@@ -23,7 +23,7 @@ def main(handle: int) -> None:
             solve, group = connection.recv()
         except EOFError:
             return
-        connection.send(attempt(solve, group))
+        connection.send(attempt(solve, group, connection.send))
 
 
 def _die_with_parent() -> None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from leadline.curve import Curve, Floats, trained
 from leadline.errors import SolverError
-from leadline.spec import GradientFlow, InContextRegression, RunSpec, Spectrum
+from leadline.spec import GradientFlow, InContextRegression, RegressionRun, Spectrum
 from leadline.theory import landscape
 from leadline.theory.landscape import EPS, PowerLaw
 from leadline.theory.rotated import check_infinite, recorded, solve_scale
@@ -128,7 +128,7 @@ def time_law(spectrum: Spectrum, *, depth: float) -> PowerLaw:
     )
 
 
-def solve(spec: RunSpec) -> Curve:
+def solve(spec: RegressionRun) -> Curve:
     r"""The answer to `spec` for fixed covariance at infinite context and full width.
 
     `GivenScale` and `BestScale` ask about $\Gamma = \gamma I$, whose loss is that of the rotated
@@ -176,7 +176,7 @@ def _rounding(modes: Modes, times: Times, *, depth: float, start: float) -> Floa
 
 
 def _shifted_flow(
-    spec: RunSpec, shifted: InContextRegression, times: Floats
+    spec: RegressionRun, shifted: InContextRegression, times: Floats
 ) -> tuple[Floats, Floats]:
     """The loss of the trained scales on another task, and its error."""
     assert isinstance(spec.recipe, GradientFlow)

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from leadline.curve import Curve, Floats, Status, point, trained
 from leadline.errors import SolverError
-from leadline.spec import BestScale, GivenScale, GradientFlow, RunSpec, Training
+from leadline.spec import BestScale, GivenScale, GradientFlow, RegressionRun, Training
 from leadline.theory.flows import scalar_flow
 from leadline.theory.landscape import log_residual
 from leadline.theory.shallow import ShallowTraining
@@ -198,7 +198,7 @@ def descent(
     return gammas
 
 
-def solve(spec: RunSpec) -> Curve:
+def solve(spec: RegressionRun) -> Curve:
     r"""The answer to an isotropic run.
 
     `GivenScale` and `BestScale` read the landscape, `GradientFlow` integrates its flow,
@@ -249,7 +249,7 @@ def solve(spec: RunSpec) -> Curve:
             return _solve_descent(spec, recipe, ratio)
 
 
-def _landscape_point(spec: RunSpec, gamma: float, ratio: float) -> Curve:
+def _landscape_point(spec: RegressionRun, gamma: float, ratio: float) -> Curve:
     depth, noise = spec.model.depth, spec.task.noise
     if math.isinf(gamma):
         loss, error = closed_optimum(depth=depth, ratio=ratio)[1], EPS
@@ -261,7 +261,7 @@ def _landscape_point(spec: RunSpec, gamma: float, ratio: float) -> Curve:
     return point(loss, error=error, status=status, scalars=scalars)
 
 
-def _solve_flow(spec: RunSpec, recipe: GradientFlow, ratio: float) -> Curve:
+def _solve_flow(spec: RegressionRun, recipe: GradientFlow, ratio: float) -> Curve:
     depth, noise = spec.model.depth, spec.task.noise
     gamma, gamma_error = scalar_flow(
         lambda g: float(slope(g, depth=depth, ratio=ratio, noise=noise)),
@@ -281,11 +281,11 @@ def _solve_flow(spec: RunSpec, recipe: GradientFlow, ratio: float) -> Curve:
     )
 
 
-def _recorded(spec: RunSpec, recipe: Training) -> NDArray[np.int64]:
+def _recorded(spec: RegressionRun, recipe: Training) -> NDArray[np.int64]:
     return np.array(spec.evaluation.record or (recipe.steps,), np.int64)
 
 
-def _solve_descent(spec: RunSpec, recipe: Training, ratio: float) -> Curve:
+def _solve_descent(spec: RegressionRun, recipe: Training, ratio: float) -> Curve:
     depth, noise, dim = spec.model.depth, spec.task.noise, spec.task.spectrum.dim
     if not (math.isinf(recipe.batch_size) and math.isinf(recipe.queries)):
         raise SolverError(
@@ -309,7 +309,7 @@ def _solve_descent(spec: RunSpec, recipe: Training, ratio: float) -> Curve:
     )
 
 
-def _solve_shallow(spec: RunSpec, recipe: Training, ratio: float) -> Curve:
+def _solve_shallow(spec: RegressionRun, recipe: Training, ratio: float) -> Curve:
     task, dim = spec.task, spec.task.spectrum.dim
     training = ShallowTraining(
         ratio=ratio,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from leadline.curve import Curve
 from leadline.errors import SolverError
-from leadline.spec import GradientFlow, RunSpec
+from leadline.spec import GradientFlow, RunSpec, is_regression, is_sparse
 
 
 def predict(spec: RunSpec) -> Curve:
@@ -21,11 +23,19 @@ def predict(spec: RunSpec) -> Curve:
             "equal, use layerwise.untied_flow or simulate it"
         )
     # a cold call imports one solver only
+    if is_sparse(spec):
+        from leadline.theory.sparse_solver import solve as solve_sparse
+
+        return solve_sparse(spec)
+    assert is_regression(spec)
     match spec.task.covariance:
         case "isotropic":
             from leadline.theory.isotropic import solve
         case "fixed":
             from leadline.theory.fixed import solve
         case "rotated":
-            from leadline.theory.rotated import solve
+            if math.isinf(spec.task.context) and spec.model.width is None:
+                from leadline.theory.rotated import solve
+            else:
+                from leadline.theory.finite import solve
     return solve(spec)

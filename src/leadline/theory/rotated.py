@@ -17,7 +17,7 @@ import numpy as np
 
 from leadline.curve import Curve, Floats, Measure, Status, point, trained
 from leadline.errors import SolverError
-from leadline.spec import BestScale, GivenScale, GradientFlow, RunSpec, Spectrum
+from leadline.spec import BestScale, GivenScale, GradientFlow, RegressionRun, Spectrum
 from leadline.theory import landscape
 from leadline.theory.flows import scalar_flow
 from leadline.theory.landscape import PowerLaw
@@ -96,7 +96,7 @@ def flow_exponent(modes: Modes, times: Sequence[float] | Floats, *, depth: float
     return np.asarray(times) * steepness**2 / landscape.loss(modes, gamma, depth=depth)
 
 
-def check_infinite(spec: RunSpec) -> None:
+def check_infinite(spec: RegressionRun) -> None:
     """Refuse what the theory of infinite context and width does not answer.
 
     **Raises:** `SolverError` for finite context, a narrower stream, or `Training`.
@@ -117,7 +117,7 @@ def check_infinite(spec: RunSpec) -> None:
         )
 
 
-def recorded(spec: RunSpec, **available: Floats) -> tuple[Measure, ...]:
+def recorded(spec: RegressionRun, **available: Floats) -> tuple[Measure, ...]:
     """The arrays that `evaluation.measures` names, of those available.
 
     **Raises:** `SolverError` for another name.
@@ -131,7 +131,7 @@ def recorded(spec: RunSpec, **available: Floats) -> tuple[Measure, ...]:
     return tuple(Measure(name=name, values=available[name]) for name in spec.evaluation.measures)
 
 
-def solve(spec: RunSpec) -> Curve:
+def solve(spec: RegressionRun) -> Curve:
     r"""The answer to `spec` for rotated covariance at infinite context and full width.
 
     `GradientFlow` is the scalar flow, and records $\gamma(t)$ as the measure "gamma"; untied
@@ -161,7 +161,7 @@ def solve(spec: RunSpec) -> Curve:
     )
 
 
-def solve_scale(spec: RunSpec) -> Curve:
+def solve_scale(spec: RegressionRun) -> Curve:
     r"""The answer to `GivenScale` and `BestScale` for fixed and rotated covariance alike: where
     $\Gamma = \gamma I$ the basis does not matter.
 
@@ -196,7 +196,7 @@ def solve_scale(spec: RunSpec) -> Curve:
     return dataclasses.replace(curve, measures=recorded(spec))
 
 
-def _best_untied(spec: RunSpec, depth: int) -> Curve:
+def _best_untied(spec: RegressionRun, depth: int) -> Curve:
     free = free_steps(power_law_modes(spec.task.spectrum), depth=depth)
     if spec.evaluation.task is not None:
         raise SolverError(
@@ -208,7 +208,7 @@ def _best_untied(spec: RunSpec, depth: int) -> Curve:
     return dataclasses.replace(curve, measures=recorded(spec, scales=free.scales))
 
 
-def _losses(spec: RunSpec, gamma: Floats) -> tuple[Floats, Floats]:
+def _losses(spec: RegressionRun, gamma: Floats) -> tuple[Floats, Floats]:
     """The loss at every scale, and its error: of rounding, and of the sum over the tail, which
     halving the explicit modes makes four times as large.
     """
@@ -223,7 +223,7 @@ def _losses(spec: RunSpec, gamma: Floats) -> tuple[Floats, Floats]:
     return loss, np.where(np.isfinite(loss), error, np.inf)
 
 
-def _status(spec: RunSpec, modes: Modes, gamma: float, loss: Floats) -> Status:
+def _status(spec: RegressionRun, modes: Modes, gamma: float, loss: Floats) -> Status:
     if not np.isfinite(loss).all():
         return "diverged"
     return "unstable" if gamma > landscape.edge(modes, depth=spec.model.depth) else "ok"

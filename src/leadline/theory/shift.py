@@ -10,13 +10,13 @@ import numpy as np
 
 from leadline.curve import Floats
 from leadline.errors import SolverError
-from leadline.spec import InContextRegression, RunSpec
+from leadline.spec import InContextRegression, RegressionRun
 from leadline.theory.spectra import Modes, eigenvalues, power_law_modes
 
 LARGEST_MATRIX = 4096
 
 
-def evaluated_modes(spec: RunSpec) -> Modes:
+def evaluated_modes(spec: RegressionRun) -> Modes:
     r"""The modes on which `spec` is evaluated where $\Gamma$ is a multiple of the identity: those
     of `evaluation.task` if there is one, else of `task`.
     """

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from leadline.papers.bordelon2025.sweeps import NAME, RATIOS, SGD_AXES
+from leadline.papers.bordelon2025 import depth_law, fixed, rotated, untied
+from leadline.papers.bordelon2025.sweeps import RATIOS, SGD_AXES
+from leadline.papers.bordelon2025.tables import Tables, has, table
 from leadline.report.figures import GRAY, ORANGE, Figure, lines_and_points, number, panels, shades
 
-Tables = Mapping[str, pl.DataFrame]
 NUMBERS = ("depth", "context", "dim", "noise", "loss", "loss_error", "status")
 
 
-def table(tables: Tables, name: str, engine: str) -> pl.DataFrame:
-    """The runs of one sweep."""
-    return tables[f"{NAME}/{name}/{engine}"]
+def _dim(tables: Tables, name: str) -> int:
+    """The dimension of a simulation."""
+    return int(table(tables, name, "simulation")["dim"][0])
 
 
 def _numbers(tables: Tables, names: tuple[str, ...], columns: tuple[str, ...]) -> pl.DataFrame:
@@ -55,9 +55,10 @@ def figure2(tables: Tables) -> Figure:
         caption=(
             "Figure 2. Loss of isotropic in-context regression over the scale γ of Γ = γI. Lines: "
             "theory in infinite dimension (Marchenko-Pastur quadrature). Points: 64 sampled "
-            "contexts in 128 dimensions, with two standard errors. Depth lowers the minimum and "
-            "leaves its place γ/L where it is (stars); label noise moves the best γ down. The "
-            "axis ends at the edge of stability, where the deepest models begin to diverge."
+            f"contexts in {_dim(tables, 'figure2a')} dimensions, with two standard errors. Depth "
+            "lowers the minimum and leaves its place γ/L where it is (stars); label noise moves "
+            "the best γ down. The axis ends at the edge of stability, where the deepest models "
+            "begin to diverge."
         ),
         alternative=(
             "Three panels of loss against gamma over depth. Curves fall from one to a minimum and "
@@ -92,9 +93,9 @@ def final_loss(tables: Tables) -> Figure:
         name="bordelon2025-final-loss",
         caption=(
             "Least loss over γ against context. Lines: the closed optimum at every depth, "
-            "γ* = Lα/(1+α) with α = P/D. Points: 64 sampled contexts in 128 dimensions, at the "
-            "best γ of 64 others. Depth pays only while the context is limited: near P = D the "
-            "loss falls as (πL)^(-1/2), above as a power of the ratio."
+            f"γ* = Lα/(1+α) with α = P/D. Points: 64 sampled contexts in {_dim(tables, 'final')} "
+            "dimensions, at the best γ of 64 others. Depth pays only while the context is limited: "
+            "near P = D the loss falls as (πL)^(-1/2), above as a power of the ratio."
         ),
         alternative="Loss against context ratio on log axes; deeper models lie lower everywhere.",
         canvas=canvas,
@@ -163,9 +164,10 @@ def figure7(tables: Tables) -> Figure:
         name="bordelon2025-figure7",
         caption=(
             "Figure 7. Stochastic gradient descent on the full matrix at depth one, rate "
-            "η = 0.1. Lines: the recursion C(t+1) = a C(t) + b, D → ∞. Points: mean over 8 seeds "
-            "at the dimension in the table, with two standard errors; they lie above the lines by "
-            "O(1/D). Batch, context and queries enter as τ = B/D, α = P/D, κ = K/D."
+            "η = 0.1. Lines: the recursion C(t+1) = a C(t) + b, D → ∞. Points: mean over "
+            f"{table(tables, 'figure7a', 'simulation')['seed'].n_unique()} seeds in "
+            f"{_dim(tables, 'figure7a')} dimensions, with two standard errors; they lie above the "
+            "lines by O(1/D). Batch, context and queries enter as τ = B/D, α = P/D, κ = K/D."
         ),
         alternative=(
             "Three panels of loss against steps; larger batch, context or queries end lower."
@@ -178,6 +180,10 @@ def figure7(tables: Tables) -> Figure:
 def figures(tables: Tables) -> tuple[Figure, ...]:
     """Every figure whose sweeps are in `tables`, in the paper's order."""
     drawn = [figure2(tables), final_loss(tables)]
-    if f"{NAME}/figure7a/theory" in tables:
+    if has(tables, "figure3b", "theory"):
+        drawn += [fixed.figure3(tables), rotated.figure4(tables), depth_law.figure(tables)]
+    if has(tables, "figure7a", "theory"):
         drawn.append(figure7(tables))
+    if has(tables, "figure8", "theory"):
+        drawn.append(untied.figure8(tables))
     return tuple(drawn)

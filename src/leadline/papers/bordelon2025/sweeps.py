@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from leadline.papers.bordelon2025 import depth_law, fixed, rotated, untied
+from leadline.papers.bordelon2025.tables import NAME, sweeps_of
 from leadline.spec import (
     BestScale,
     Evaluation,
@@ -16,10 +18,10 @@ from leadline.spec import (
     Training,
     flat,
     grid,
+    is_regression,
     replace,
 )
 
-NAME = "bordelon2025"
 ALL_DEPTHS = (1, 2, 4, 8, 16, 64)
 NOISES = (0.0, 0.25, 0.5, 1.0)
 RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -51,6 +53,7 @@ def _landscape(
     base: RunSpec, scales: Sequence[float], depths: tuple[int, ...], noises: tuple[float, ...]
 ) -> tuple[RunSpec, ...]:
     """Points at `scales`, in units of the edge of stability."""
+    assert is_regression(base)
     ratio = base.task.context / base.task.spectrum.dim
     edge = 2 / (1 + ratio**-0.5) ** 2
     runs: list[RunSpec] = []
@@ -149,15 +152,36 @@ def shallow_training(scale: str) -> tuple[Sweep, ...]:
 
 def first_steps(scale: str) -> tuple[Sweep, ...]:
     """The first step of gradient descent at depth 4, from which the prefactor of the flow is
-    read.
+    read, for each covariance.
     """
-    base = isotropic(64, ratio=1.0, depth=4)
-    one = replace(base, "recipe", Training(steps=1, batch_size=64, queries=math.inf, rate=0.64))
-    runs = grid(one, {"seed": range(32 if scale == "paper" else 16)})
-    return (Sweep(name=f"{NAME}/first-step/simulation", engine="simulation", runs=runs),)
+    seeds = {"seed": range(32 if scale == "paper" else 16)}
+    isotropic_run = isotropic(64, ratio=1.0, depth=4)
+    named = {
+        "": replace(
+            isotropic_run,
+            "recipe",
+            Training(steps=1, batch_size=64, queries=math.inf, rate=0.64),
+        )
+    }
+    if scale != "demo":
+        one = Training(steps=1, batch_size=1024, queries=math.inf, rate=0.01)
+        named["-fixed"] = replace(fixed.fixed_run(16, depth=4, at=(1.0,)), "recipe", one)
+        named["-rotated"] = replace(rotated.rotated_run(16, depth=4), "recipe", one)
+    return sweeps_of(
+        {f"first-step{name}/simulation": grid(run, seeds) for name, run in named.items()}
+    )
 
 
 def sweeps(scale: str) -> tuple[Sweep, ...]:
     """Every sweep of this paper at `scale`; "demo" is what a minute of a laptop affords."""
     quick = (*landscapes(scale), *final_losses(scale), *first_steps(scale))
-    return quick if scale == "demo" else (*quick, *shallow_training(scale))
+    if scale == "demo":
+        return quick
+    return (
+        *quick,
+        *shallow_training(scale),
+        *fixed.sweeps(),
+        *rotated.sweeps(),
+        *depth_law.sweeps(),
+        *untied.sweeps(),
+    )

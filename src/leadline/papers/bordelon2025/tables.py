@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import polars as pl
 from leadline.claims import Interval
 from leadline.curve import Floats
 from leadline.ident import from_json
-from leadline.spec import RunSpec
+from leadline.spec import RunSpec, Sweep
 
 NAME = "bordelon2025"
 SOURCE = "arXiv:2510.01098"
@@ -24,6 +24,18 @@ def times(low: int, high: int, *, per_decade: int) -> tuple[float, ...]:
     """Times from 10^`low` to 10^`high`, evenly spaced in the logarithm."""
     count = (high - low) * per_decade
     return tuple(10 ** (low + i / per_decade) for i in range(count + 1))
+
+
+def sweeps_of(named: Mapping[str, Sequence[RunSpec]]) -> tuple[Sweep, ...]:
+    """One sweep for each name, which ends in that of its engine."""
+    return tuple(
+        Sweep(
+            name=f"{NAME}/{name}",
+            engine="theory" if name.endswith("/theory") else "simulation",
+            runs=tuple(runs),
+        )
+        for name, runs in named.items()
+    )
 
 
 def table(tables: Tables, name: str, engine: str) -> pl.DataFrame:
@@ -58,10 +70,17 @@ def measure(runs: pl.DataFrame, name: str, **values: float) -> Floats:
     return np.array(found["values"]).reshape(found["shape"])
 
 
-def local_slope(x: Floats, loss: Floats, error: Floats, window: tuple[float, float]) -> Interval:
-    r"""$-\Delta\ln\mathcal L/\Delta\ln x$ between the ends of `window`, which are among `x`; the
-    interval is what the errors of the two losses can change.
+def curve(runs: pl.DataFrame, **values: float) -> tuple[Floats, Floats, Floats]:
+    """Times, losses and their errors of the one run that has `values` in its columns."""
+    long = points(runs.filter(*(pl.col(k) == v for k, v in values.items())))
+    return long["time"].to_numpy(), long["loss"].to_numpy(), long["loss_error"].to_numpy()
+
+
+def local_slope(points: tuple[Floats, Floats, Floats], window: tuple[float, float]) -> Interval:
+    r"""$-\Delta\ln\mathcal L/\Delta\ln x$ between the ends of `window`, which are among the x of
+    `points`, (x, loss, error); the interval is what the errors of the two losses can change.
     """
+    x, loss, error = points
     i, j = (int(np.argmin(np.abs(np.log(x / end)))) for end in window)
     length = math.log(x[j] / x[i])
     slope = -math.log(loss[j] / loss[i]) / length
