@@ -128,7 +128,7 @@ def unit_flops(spec: RunSpec) -> float:
 
 
 def model_width(spec: RunSpec) -> int | float:
-    """The width of the model: of its residual stream, or the number of sparse tasks it can learn."""
+    """The width of the residual stream, or the number of sparse tasks that the model can learn."""
     if is_sparse(spec):
         return min(spec.model.size, spec.task.num_tasks)
     assert is_regression(spec)

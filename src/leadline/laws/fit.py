@@ -30,6 +30,8 @@ SAME_OPTIMUM = 1e-6
 """Two minima whose objectives differ by less than this share count as one."""
 STARTS = 24
 """Starts of a law without a minimizer of its own."""
+MORE = 4
+"""Starts that get more steps where they have not converged and lie lowest."""
 AROUND = 1e3
 """Parameters without finite bounds are searched within this factor of the start given."""
 
@@ -92,6 +94,12 @@ class Fit:
         """The columns of the table that the fit used."""
         extra = [name for name in (self.weights, self.noise) if name is not None]
         return (*self.law.family.variables, "loss", *extra)
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """The smallest and largest value of each variable in the data."""
+        columns = {name: self.runs.column(name) for name in self.law.family.variables}
+        return {k: (float(c.to_numpy().min()), float(c.to_numpy().max())) for k, c in columns.items()}
 
     @property
     def digest(self) -> str:
@@ -311,7 +319,8 @@ def _general(problem: Posed, own: Sequence[Floats], seed: int) -> tuple[Minima, 
     ends = solve.minimize(task, at, path)
     again = _promising(ends)
     if len(again):
-        more = solve.minimize(task, ends.unknowns[again], path[-1:], steps=2000)
+        again = again[np.argsort(ends.value[again], kind="stable")[:MORE]]
+        more = solve.minimize(task, ends.unknowns[again], path[-1:], steps=1000)
         ends = newton.replace_lanes(ends, again, more)
     if not np.isfinite(ends.value).any():
         raise FitError(f"{family.name}: the law is undefined at every start")
@@ -374,7 +383,7 @@ def _assess(
     names = [n for n, row in zip(family.parameters, place, strict=True) if (row @ held[:count])]
     if held[count:].any():
         names.append("scale")
-    loss, _ = solve.prediction(task, at[None])
+    loss = solve.predicted(task, at[None])
     residual = (
         np.log(loss[0]) - np.log(rows.loss) if objective.residual == "log" else loss[0] - rows.loss
     )
@@ -403,7 +412,10 @@ def _assess(
         converged=converged,
         at_bound=tuple(names),
         covariance_accurate=converged and not names and found.enough,
-        gradient_norm=float(np.abs(np.where(free, slope, 0.0)).max() / (size + floor)),
+        # where the residuals are rounding, so is their gradient
+        gradient_norm=float(np.abs(np.where(free, slope, 0.0)).max() / (size + floor))
+        if least > floor or task.scaled_noise
+        else 0.0,
         condition_number=found.condition,
         covariance=raw(found.sandwich),
         model_covariance=None if found.model is None else raw(found.model),

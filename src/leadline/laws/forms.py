@@ -227,7 +227,7 @@ class Turning(PowerSum):
         slopes[i, i, i] = -1.0
         slopes[count, self.variables.index("depth"), count] = 1.0
         slopes[count, self.variables.index("width"), count + 1] = -1.0
-        return exponents @ slopes.transpose(0, 2, 1), np.broadcast_to(
+        return np.einsum("lq,tvq->ltv", exponents, slopes), np.broadcast_to(
             slopes, (len(exponents), *slopes.shape)
         )
 

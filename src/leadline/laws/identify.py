@@ -37,7 +37,7 @@ FAR = 10.0
 """A point this many times beyond the data in a variable is a far extrapolation."""
 SMALL_P = 0.002
 """Chance of a structure warning on residuals without structure, over all axes together."""
-MOVED = 2.5
+MOVED = 3.0
 """Standard errors beyond which a change of protocol is a warning."""
 MENTIONED = 1.0
 """And beyond which it is mentioned."""

@@ -18,7 +18,7 @@ from leadline.errors import FitError
 
 Residual = Literal["log", "raw"]
 
-SHARPEST = 1e-9
+SHARPEST = 1e-7
 """Half-width, relative to the spread of residuals, of the parabola that rounds the kink of an
 absolute value at the end."""
 
@@ -164,11 +164,6 @@ class StudentT:
             slope * z,
             slope * (n - square) / (n + square),
         )
-
-    def curvature(self, z: Floats, width: float) -> Floats:
-        """Its expectation under the model, (dof + 1)/(dof + 3)."""
-        del width
-        return np.full_like(z, (self.dof + 1) / (self.dof + 3))
 
 
 Objective = Huber | LeastSquares | AsymmetricAbsolute | StudentT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from leadline.curve import Floats
-from leadline.laws.solve import Task, prediction
+from leadline.laws.solve import Task, predicted, prediction
 
 DRAWS_PER_START = 32
 """Points drawn in the box for each start wanted."""
@@ -60,7 +60,7 @@ def solve_linear(task: Task, lanes: Floats, linear: list[int]) -> tuple[Floats, 
             bad = ~np.isfinite(basis).all(axis=(1, 2))
             basis[bad], wanted[bad] = 0.0, 0.0
             lanes[:, linear] = _bounded(basis, wanted, task.low[linear], task.high[linear])
-        loss, _ = prediction(task, lanes)
+        loss = predicted(task, lanes)
         error = (((loss - target) * weight) ** 2).sum(axis=1)
     return lanes, np.where(np.isfinite(error), error, np.inf)
 

@@ -77,6 +77,13 @@ class Task:
         )
 
 
+def predicted(task: Task, unknowns: Floats) -> Floats:
+    """The loss (lane, row)."""
+    coordinates = task.coordinates
+    parameters, _ = coordinates.parameters(unknowns[:, : coordinates.place.shape[1]])
+    return coordinates.family.value(task.points, parameters)
+
+
 def prediction(task: Task, unknowns: Floats) -> tuple[Floats, Floats]:
     """The loss (lane, row) and its derivatives (lane, row, unknown)."""
     coordinates = task.coordinates
@@ -125,13 +132,7 @@ def derivatives(
     if curved:
         hessian = hessian + _second(task, unknowns, pull)
     if task.pin is not None:
-        parameters, chain = task.coordinates.parameters(
-            unknowns[:, : task.coordinates.place.shape[1]]
-        )
-        got, by = task.pin.quantity(parameters)
-        off = (got - task.pin.value) / task.pin.width
-        along = np.zeros_like(gradient)
-        along[:, : chain.shape[2]] = np.einsum("lp,lpu->lu", by, chain) / task.pin.width
+        off, along = _pinned(task, unknowns)
         value = value + 0.5 * off**2
         gradient = gradient + off[:, None] * along
         hessian = hessian + along[:, :, None] * along[:, None, :]
@@ -143,10 +144,22 @@ def derivatives(
     return value, gradient, hessian
 
 
+def _pinned(task: Task, unknowns: Floats) -> tuple[Floats, Floats]:
+    """The residual of the pin (lane) and its derivatives (lane, unknown); none without a pin."""
+    along = np.zeros_like(unknowns)
+    if task.pin is None:
+        return np.zeros(len(unknowns)), along
+    parameters, chain = task.coordinates.parameters(unknowns[:, : task.coordinates.place.shape[1]])
+    got, by = task.pin.quantity(parameters)
+    along[:, : chain.shape[2]] = np.einsum("lp,lpu->lu", by, chain) / task.pin.width
+    return (got - task.pin.value) / task.pin.width, along
+
+
 def _second(task: Task, unknowns: Floats, pull: Floats) -> Floats:
     """The part of the Hessian from the second derivatives of the residuals."""
     size = unknowns.shape[1]
     result = np.empty((len(unknowns), size, size))
+    off = _pinned(task, unknowns)[0]
     for i in range(size):
         at = np.abs(unknowns[:, i])
         step = DIFFERENCE * np.where(at > 0, np.maximum(at, 1e-3 * at.max()), 1.0)
@@ -155,6 +168,9 @@ def _second(task: Task, unknowns: Floats, pull: Floats) -> Floats:
         above = residuals(task, unknowns + move)[1]
         below = residuals(task, unknowns - move)[1]
         difference = (pull[:, None, :] @ (above - below))[:, 0]
+        if task.pin is not None:
+            ends = _pinned(task, unknowns + move)[1] - _pinned(task, unknowns - move)[1]
+            difference = difference + off[:, None] * ends
         result[:, i] = difference / (2 * step[:, None])
     result = np.where(np.isfinite(result), result, 0.0)
     return 0.5 * (result + result.swapaxes(1, 2))
@@ -214,7 +230,7 @@ def descend(
     """At most `steps` damped steps in every lane at one `width` of the objective. A step is kept
     only where the objective does not rise. Lanes leave the batch as they converge.
     """
-    curved = not isinstance(task.objective, LeastSquares)
+    curved = task.pin is not None or not isinstance(task.objective, LeastSquares)
     lanes, size = unknowns.shape
     value, gradient, hessian = derivatives(task, unknowns, width, curved=curved)
     damping, growth = np.full(lanes, 1e-3), np.full(lanes, 2.0)
@@ -288,7 +304,7 @@ def _curves_up(task: Task, unknowns: Floats, gradient: Floats, hessian: Floats) 
 
 
 def minimize(
-    task: Task, unknowns: Floats, path: Sequence[float], *, steps: int = 300
+    task: Task, unknowns: Floats, path: Sequence[float], *, steps: int = 100
 ) -> Minima:
     """The minimum of each lane at the last width of `path`, each starting where the one before
     ended.

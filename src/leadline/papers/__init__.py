@@ -63,7 +63,21 @@ def _bordelon2025() -> Study:
     )
 
 
-PAPERS: Mapping[str, Callable[[], Study]] = MappingProxyType({"bordelon2025": _bordelon2025})
+def _runs() -> Study:
+    from leadline.papers.runs import claims, figures, published, sweeps
+
+    return Study(
+        name=published.NAME,
+        title="Published fits of real runs, fitted again",
+        sweeps=sweeps.sweeps,
+        figures=figures.figures,
+        claims=claims.claims,
+    )
+
+
+PAPERS: Mapping[str, Callable[[], Study]] = MappingProxyType(
+    {"bordelon2025": _bordelon2025, "runs": _runs}
+)
 
 
 def merged_sweeps(paper: Study, scale: str) -> list[Sweep]:

@@ -131,14 +131,16 @@ def _riccati(
     top_g = np.where(slow, g0, g0 * (up + down * left) + root * root * done)
     top_h = np.where(slow, h0, h0 * (down + up * left) + root * root * done)
     g, h = _ratio(top_g, bottom_g), _ratio(top_h, bottom_h)
-    # g(0) = 0 stays zero, and f = -h/4 never learns
-    direct = slow | (g0 == 0)
+    # the difference g - h to the target where it keeps its digits; always where g(0) = 0
+    plain, first = (g - h) / 4 - target, (g0 - h0) / 4 - target
+    apart = slow | (g0 == 0) | (np.abs(plain) > target + np.minimum(g, h))
     scaled = delta / 2 * (g0 - up) * (_ratio(1.0, bottom_g) + _ratio(down, top_g))
-    residual = np.where(direct, (g - h) / 4 - target, scaled * left)
-    first = np.where(direct, (g0 - h0) / 4 - target, (g0 - up) * (1 + _ratio(down, g0)) / 4)
+    residual = np.where(apart, plain, scaled * left)
+    near = (g0 > 0) & (np.abs(first) <= target)
+    first = np.where(near, (g0 - up) * (1 + _ratio(down, g0)) / 4, first)
     with np.errstate(divide="ignore"):
-        logs = np.log(np.abs(_ratio(np.where(direct, residual, scaled), first)))
-    return g, h, residual, logs - np.where(direct, 0.0, exponent)
+        logs = np.log(np.abs(_ratio(np.where(apart, plain, scaled), first)))
+    return g, h, residual, logs - np.where(apart, 0.0, exponent)
 
 
 def _ratio(top: ArrayLike, bottom: Floats) -> Floats:

@@ -3,9 +3,9 @@ data and compute.
 
 With $\delta = \alpha+2\gamma$ the power $P_s\Lambda_s^2$ falls as $s^{-\delta}$, and the tasks up
 to $s$ are learned by the time $\propto s^\nu$. From an aligned start ($c = 0$)
-$\nu = \alpha+\beta+\gamma$; in lazy training ($c>0$) the rate no longer knows the strength, $\nu = \alpha+\beta$. The
-constrained model is slower by the strength, which replaces the label. All losses have the factor
-1/2 and all times are those of its flow, as in the paper.
+$\nu = \alpha+\beta+\gamma$; in lazy training ($c>0$) the rate no longer knows the strength,
+$\nu = \alpha+\beta$. The constrained model is slower by the strength, which replaces the label. All
+losses have the factor 1/2 and all times are those of its flow, as in the paper.
 
 Derived in docs/theory/sparse.md. Ref: Lyu, Wang, Zhu (ICLR 2025), tables 1 and 2 (not available;
 exponents and prefactors derived).
@@ -38,14 +38,14 @@ def front_exponent(task: SparseFeatures, *, model: PerTaskAttention) -> float:
 
 
 def time_law(task: SparseFeatures, *, model: PerTaskAttention) -> PowerLaw:
-    r"""$\mathcal L\to Ct^{-(\delta-1)/\nu}$ on unlimited data, for infinitely many tasks and a model
-    of any size:
+    r"""$\mathcal L\to Ct^{-(\delta-1)/\nu}$ on unlimited data, for infinitely many tasks and a
+    model of any size:
     $$\mathcal L\to\frac{\Lambda_1^2}{2Z\nu}A^{-q}I\,t^{-q},\qquad q = \frac{\delta-1}\nu,\qquad
     I = \int_0^\infty x^{q-1}\rho(x)^2dx,$$
     where $\rho(x)$ is the residual over $\Lambda$ of one task at $x = As^{-\nu}t$: the logistic
     front $be^{-x}/(1+be^{-x})$ with $A = 2\psi_1\Lambda_1M/Z$ from an aligned start, the
-    exponential one with $A = \psi_1\sqrt cM/Z$ in lazy training of falling strengths, and the whole solution
-    where $\gamma = 0$. $M = 1+\Lambda_1^2$ if $\gamma = 0$, else 1.
+    exponential one with $A = \psi_1\sqrt cM/Z$ in lazy training of falling strengths, and the whole
+    solution where $\gamma = 0$. $M = 1+\Lambda_1^2$ if $\gamma = 0$, else 1.
 
     **Raises:** `SolverError` if $\delta\le1$, or strengths and contexts are not power laws.
     """
@@ -112,7 +112,8 @@ def compute_law(task: SparseFeatures, *, model: PerTaskAttention) -> PowerLaw:
     r"""The least loss at $C = tD$, exponent $(\delta-1)/(\nu+1)$. At large $C$ the loss of size $D$
     after the time $C/D$ depends on $y = (AC)^{-1/(\nu+1)}D$ alone,
     $$\mathcal L\to\frac{\Lambda_1^2}{2Z}(AC)^{-\frac{\delta-1}{\nu+1}}
-    \min_y\Big[\int_0^yu^{-\delta}\rho\big(u^{-\nu}/y\big)^2du + (1-\rho_0)^2\frac{y^{1-\delta}}{\delta-1}\Big].$$
+    \min_y\Big[\int_0^yu^{-\delta}\rho\big(u^{-\nu}/y\big)^2du
+    + (1-\rho_0)^2\frac{y^{1-\delta}}{\delta-1}\Big].$$
     `best_size` has the minimizing $D$. Aligned start only.
     """
     best, value, speed = _best_share(task, model)

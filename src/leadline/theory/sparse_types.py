@@ -5,8 +5,8 @@ infinitely many, costs a thousand evaluations.
 The first types are kept one by one. The others enter through the integral from half a type after
 the last explicit one, $K$, whose summand is smooth in $\ln s$; with the correction
 $[f(K+1)-f(K)]/24$ the error is $\frac{17}{5760}f'''(K)$, of relative order $(p/K)^3/K$ for a
-summand that falls as $s^{-p}$. Gauss-Legendre panels in $\ln s$ are as long as the distance of the nearest
-pole of the learning front, $\arctan(\pi/\ln b)/\nu$, $b = \Lambda/f(0) - 1$.
+summand that falls as $s^{-p}$. Gauss-Legendre panels in $\ln s$ are as long as the distance of the
+nearest pole of the learning front, $\arctan(\pi/\ln b)/\nu$, $b = \Lambda/f(0) - 1$.
 
 Derived in docs/theory/sparse.md.
 """

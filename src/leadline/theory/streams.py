@@ -177,30 +177,31 @@ def edge(stream: Stream) -> float:
 
 def subordinate(stream: Stream, s: Complex, *, end: float) -> Complex:
     r"""$\kappa(s)$ for `s` in the upper half plane (any shape): Newton's method, followed from
-    infinity, where $\kappa = s/\operatorname{mean}B$, along the ray to each `s`, which stays clear
+    infinity, where $\kappa\simeq s/\operatorname{mean}B$, along the ray to each `s`, which stays clear
     of the spectrum; `end` is the edge of $M$.
 
     **Raises:** `SolverError` where it does not converge.
     """
     far = np.maximum(1.0, FAR * end / np.abs(s))
-    stages = max(1, math.ceil(math.log(float(far.max())) / math.log(STRIDE)))
-    shrink = far ** (-1 / stages)
-    target = s * far
-    kappa = target / stream.mean
+    stages = math.ceil(math.log(float(far.max())) / math.log(STRIDE))
+    path = far ** (-1 / max(stages, 1))
+    psi, psi_slope = response(stream, np.zeros(1, np.complex128))
+    shift = stream.modes.inputs.sum() * (psi_slope / psi - 1 / stream.context)
+    kappa = s * far / psi - shift
     for stage in range(stages + 1):
-        if stage:
-            target = target * shrink if stage < stages else s
-        wanted, size = CONVERGED if stage == stages else ON_THE_WAY, math.inf
+        last = stage == stages
+        target = s if last else s * far * path**stage
+        size = math.inf
         for _ in range(MAX_NEWTON):
             value, slope = laplace_variable(stream, kappa)
             move = (target - value) / slope
             kappa = kappa + move
             size = float(np.max(np.abs(move / kappa)))
-            if size < wanted:
+            if size < (CONVERGED if last else ON_THE_WAY):
                 break
-        if not size < wanted:
+        if not size < CONVERGED and last:
             raise SolverError(
                 f"resolvent: Newton's method moved by {size:.1e} after {MAX_NEWTON} steps at "
-                f"context {stream.context:g}, width {stream.width:g}, expected below {wanted:g}"
+                f"context {stream.context:g}, width {stream.width:g}, expected below {CONVERGED:g}"
             )
     return kappa

@@ -5,11 +5,20 @@ from __future__ import annotations
 import dataclasses
 from functools import cache
 
-import numpy as np
 import polars as pl
 
+from leadline.curve import Floats
 from leadline.data import bundled
-from leadline.laws import CHINCHILLA, Fit, Huber, drop_largest_losses, fit, read_runs, separable
+from leadline.laws import (
+    CHINCHILLA,
+    Fit,
+    Huber,
+    Law,
+    drop_largest_losses,
+    fit,
+    read_runs,
+    separable,
+)
 from leadline.laws.identify import objective_value
 from leadline.laws.objectives import AsymmetricAbsolute
 from leadline.papers.runs.published import GEMSTONES_EXPONENTS, KYOTAKANO
@@ -74,31 +83,17 @@ def gemstones(terms: int) -> tuple[Fit, Fit]:
     return free, held
 
 
-@cache
-def published_gemstones_optimum() -> Fit:
-    """Where the descent from the published four exponents ends when each of them may move by a
-    tenth only: a local optimum.
-    """
-    _, held = gemstones(4)
-    near = {name: (0.9 * a, 1.1 * a) for name, a in GEMSTONES_EXPONENTS[4].items()}
-    return fit(
-        GEMSTONES_FAMILIES[4],
-        held.runs,
-        objective=held.objective,
-        bounds=near,
-        starts=[dict(held.law.parameters)],
-    )
-
-
-def isolated(fitted: Fit, name: str) -> tuple[np.ndarray, np.ndarray]:
+def isolated(fitted: Fit, name: str) -> tuple[Floats, Floats]:
     """A variable, and the loss less the floor and every other term of the law: its term alone."""
     law, frame = fitted.law, fitted.runs.frame
     x = frame[name].to_numpy()
-    i = law.family.variables.index(name)
-    family = law.family
+    return x, frame["loss"].to_numpy() - law.loss(frame) + term(law, name, x)
+
+
+def term(law: Law, name: str, x: Floats) -> Floats:
+    """The term of one variable of a separable law, at values `x` of it."""
+    i, count = law.family.variables.index(name), len(law.family.variables)
     coefficient, exponent = (
-        family.parameters[1 + i],
-        family.parameters[1 + len(family.variables) + i],
+        law.parameters[law.family.parameters[k]] for k in (1 + i, 1 + count + i)
     )
-    term = law.parameters[coefficient] * x ** -law.parameters[exponent]
-    return x, frame["loss"].to_numpy() - law.loss(frame) + term
+    return coefficient * x**-exponent

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from leadline.laws.families import CHINCHILLA, Law
 
 NAME = "runs"
@@ -20,9 +22,13 @@ def _chinchilla(**parameters: float) -> Law:
 
 LAWS: dict[str, Law] = {
     "Hoffmann, as printed": _chinchilla(E=1.69, A=406.4, B=410.7, alpha=0.34, beta=0.28),
-    # e^0.5267228, e^6.0073404 and e^6.0179186: the logarithms in the source of the paper
+    # the source of the paper has the logarithms
     "Hoffmann, from the source": _chinchilla(
-        E=1.6933739, A=406.40155, B=410.72313, alpha=0.33917084, beta=0.2849083
+        E=math.exp(0.5267228),
+        A=math.exp(6.0073404),
+        B=math.exp(6.0179186),
+        alpha=0.33917084,
+        beta=0.2849083,
     ),
     "Besiroglu": _chinchilla(E=1.8172, A=482.01, B=2085.43, alpha=0.3478, beta=0.3658),
 }
