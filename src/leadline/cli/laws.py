@@ -69,6 +69,17 @@ def _fit(runs: Runs, law: str, variables: str | None, delta: float, seed: int) -
     return fit_law(family, runs, objective=Huber(delta=delta), seed=seed)
 
 
+def _sizes(given: list[str] | None) -> dict[str, float]:
+    sizes: dict[str, float] = {}
+    for pair in given or []:
+        name, _, text = pair.partition("=")
+        try:
+            sizes[name.strip()] = float(text)
+        except ValueError:
+            raise LeadlineError(f"given: got {pair!r}, expected NAME=VALUE, depth=24") from None
+    return sizes
+
+
 def _rows(result: Fit) -> dict[str, Any]:
     """How many rows a fit used, and those that it did not."""
     return {"rows_used": result.rows, "rows_excluded": result.runs.excluded.to_dicts()}
@@ -151,6 +162,13 @@ def plan(
     law: LawName = "chinchilla",
     variables: Variables = None,
     cost: Annotated[str, typer.Option(help="Convention that counts FLOPs.")] = "6ND",
+    parameters: Annotated[
+        str, typer.Option(help="Convention that counts parameters, for a law in width or depth.")
+    ] = "non-embedding",
+    given: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=VALUE: a size that stays, such as depth=24 or context=4096."),
+    ] = None,
     delta: Delta = 1e-3,
     drop_largest_losses: Drop = 0,
     columns: Map = None,
@@ -159,35 +177,41 @@ def plan(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Best sizes for a budget, from a law fitted to a table of runs."""
+    """Best sizes for a budget, from a law fitted to a table of runs.
+
+    A law in width or depth gives the best shape, whose parameters follow from width and depth.
+    """
     from dataclasses import asdict
 
     from leadline.laws.intervals import bootstrap
     from leadline.planning.optimum import plan as make_plan
+    from leadline.planning.tied import plan_shape
+
+    fixed = _sizes(given)
 
     runs = _table(file, columns, drop_largest_losses)
     result = _fit(runs, law, variables, delta, seed)
     table = bootstrap(result, draws=draws, seed=seed) if draws else None
-    plans = [make_plan(result, flops, cost=cost, draws=table, level=level) for flops in budget]
+    if fixed or {"width", "depth"} & set(result.law.family.variables):
+        plans = [
+            plan_shape(
+                result,
+                flops,
+                cost=cost,
+                parameters=parameters,
+                given=fixed,
+                draws=table,
+                level=level,
+            )
+            for flops in budget
+        ]
+    else:
+        plans = [make_plan(result, flops, cost=cost, draws=table, level=level) for flops in budget]
     for made in plans:
         if as_json:
-            emit(
-                {
-                    "record": "plan",
-                    "budget": made.budget,
-                    "cost": cost,
-                    "sizes": dict(made.sizes),
-                    "loss": made.loss,
-                    "floor": made.floor,
-                    "shares": dict(made.shares),
-                    "growth": dict(made.growth),
-                    "intervals": {k: asdict(v) for k, v in made.intervals.items()},
-                    "reach": dict(made.reach),
-                    "notes": list(made.notes),
-                    "status": result.status,
-                }
-                | _rows(result)
-            )
+            record = asdict(made) | {"record": "plan", "status": result.status} | _rows(result)
+            del record["law"]
+            emit(record)
             continue
         parts: list[str] = []
         for name, value in {**made.sizes, "loss": made.loss}.items():

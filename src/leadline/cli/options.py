@@ -56,7 +56,7 @@ def plain(value: Any) -> Any:
     """`value` as JSON data: null for what is not a number, text for infinity."""
     if isinstance(value, dict):
         return {k: plain(v) for k, v in cast(dict[str, Any], value).items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [plain(v) for v in cast(list[Any], value)]
     if not isinstance(value, float) or math.isfinite(value):
         return value

@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from leadline.laws.findings import Finding, listed, numbers, present, row_numbers
-from leadline.laws.levels import smooth_residuals, spread
+from leadline.laws.levels import smooth_basis, smooth_residuals, spread
 from leadline.runs import Runs
 
 
@@ -88,9 +88,10 @@ def _unfinished(runs: Runs) -> list[Finding]:
 
 def _late_drop(runs: Runs, final: NDArray[np.bool_]) -> list[Finding]:
     """Last rows of runs that lie below where the checkpoints of other runs pass the same size."""
-    residual = smooth_residuals(runs)
-    if residual is None or "tokens" not in present(runs, ["tokens"]):
+    basis = smooth_basis(runs)
+    if basis is None or not present(runs, ["tokens"]):
         return []
+    residual = smooth_residuals(np.log(numbers(runs, "loss")), basis)
     tokens = numbers(runs, "tokens")
     # where runs end and others go on, the two kinds can be told apart
     shared = (tokens >= tokens[final].min()) & (tokens <= tokens[~final].max())

@@ -33,6 +33,9 @@ def inspect_runs(runs: Runs) -> tuple[Finding, ...]:
     if not loss.dtype.is_numeric():
         raise TableError(f"{runs.source}: column 'loss' holds {loss.dtype}, expected numbers")
     found = [finding for check in CHECKS for finding in check(runs)]
+    wrong = {finding.code for finding in found if finding.severity == "error"}
+    # what is certain need not be suspected too
+    found = [f for f in found if f.severity == "error" or f.code not in wrong]
     order = {"error": 0, "warning": 1, "note": 2}
     return tuple(sorted(found, key=lambda finding: order[finding.severity]))
 

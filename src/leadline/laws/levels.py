@@ -15,16 +15,17 @@ OUTLIER = 10.0
 """Robust standard deviations beyond which a loss does not belong to the others."""
 OUTLIER_LOSS = 0.05
 """And the least relative distance."""
+LEVELS = 0.25
+"""Least distance of two levels of log loss: nats and bits are 0.37 apart."""
 SHARE_DISTINCT = 0.6
 """Share of distinct losses among the rows below which they were rounded or read off a scale."""
 FEW_ROWS = 12
 """Rows below which the shape of the losses says nothing about single rows."""
 
 
-def smooth_residuals(runs: Runs) -> Floats | None:
-    """Log losses minus a robust quadratic in the logarithms of the sizes (Tukey's biweight), or
-    None where the table has too few rows for one. It follows no law: it only says which rows do not
-    belong to the others.
+def smooth_basis(runs: Runs) -> Floats | None:
+    """An orthogonal basis (row, function) of the quadratics in the logarithms of the sizes, or None
+    where the table has too few rows for them.
     """
     names = present(runs, ("params", "tokens", "width", "depth", "context"))
     if not names:
@@ -37,15 +38,19 @@ def smooth_residuals(runs: Runs) -> Floats | None:
     basis = np.stack([np.ones(len(runs)), *logs, *pairs], axis=1)
     # quantities tied to one another (params = 12 depth width^2) span fewer directions
     left, sizes, _ = np.linalg.svd(basis, full_matrices=False)
-    basis = left[:, sizes > 1e-8 * sizes[0]]
-    if len(runs) < max(FEW_ROWS, 2 * basis.shape[1]):
-        return None
-    target = np.log(numbers(runs, "loss"))
-    weights = np.ones(len(runs))
+    kept = left[:, sizes > 1e-8 * sizes[0]]
+    return None if len(runs) < max(FEW_ROWS, 2 * kept.shape[1]) else kept
+
+
+def smooth_residuals(target: Floats, basis: Floats) -> Floats:
+    """`target` minus its robust fit by `basis` (Tukey's biweight). It follows no law: it only says
+    which rows do not belong to the others.
+    """
+    weights = np.ones(len(target))
     residual = target
     for _ in range(40):
-        scaled = basis * np.sqrt(weights)[:, None]
-        solution = np.linalg.lstsq(scaled, target * np.sqrt(weights), rcond=None)[0]
+        root = np.sqrt(weights)
+        solution = np.linalg.lstsq(basis * root[:, None], target * root, rcond=None)[0]
         residual = target - basis @ solution
         scale = 4.685 * spread(residual) + 1e-12
         weights = np.where(np.abs(residual) < scale, (1 - (residual / scale) ** 2) ** 2, 1e-6)
@@ -68,10 +73,11 @@ def jump(values: Floats) -> tuple[float, NDArray[np.bool_]]:
 
 def loss_levels(runs: Runs) -> list[Finding]:
     """Two levels of loss (nats and bits), or single rows far above the others."""
-    residual = smooth_residuals(runs)
-    if residual is None:
+    basis = smooth_basis(runs)
+    if basis is None:
         return []
-    split = _two_levels(runs, residual)
+    target = np.log(numbers(runs, "loss"))
+    split = _two_levels(target, basis)
     if split is not None:
         gap, side = split
         rows = row_numbers(runs, side)
@@ -85,6 +91,7 @@ def loss_levels(runs: Runs) -> list[Finding]:
                 rows=rows,
             )
         ]
+    residual = smooth_residuals(target, basis)
     width = max(spread(residual), 1e-12)
     # no smooth curve is exact at the smallest sizes: a diverged run is also worse than a smaller
     high = (residual > max(OUTLIER * width, OUTLIER_LOSS)) & _worse_than_smaller(runs)
@@ -113,19 +120,34 @@ def _worse_than_smaller(runs: Runs) -> NDArray[np.bool_]:
     return np.where(no_larger, loss[None, :], np.inf).min(axis=1) < loss * (1 - OUTLIER_LOSS)
 
 
-def _two_levels(runs: Runs, residual: Floats) -> tuple[float, NDArray[np.bool_]] | None:
+def _two_levels(target: Floats, basis: Floats) -> tuple[float, NDArray[np.bool_]] | None:
     """The distance of two levels of log loss and the rows of the smaller, where every row lies
     close to one of two.
+
+    The fit of the sizes and the division into levels take turns, from the division by the sign of
+    the least-squares residual and from that by the widest gap between robust ones.
     """
-    gap, side = jump(residual)
-    few = min(int(side.sum()), int((~side).sum()))
-    if few < 3:
-        return None
-    inner = max(float(residual[side].std()), float(residual[~side].std()))
-    distance = abs(float(np.median(residual[side]) - np.median(residual[~side])))
-    if distance < 0.25 or gap < 0.5 * distance or inner > 0.15 * distance:
-        return None
-    return distance, side
+    plain = target - basis @ (basis.T @ target)
+    for upper in (plain > 0, jump(smooth_residuals(target, basis))[1]):
+        side = upper
+        residual = target
+        for _ in range(30):
+            both = np.column_stack([basis, side])
+            solution = np.linalg.lstsq(both, target, rcond=None)[0]
+            residual = target - basis @ solution[:-1]
+            again = np.abs(residual - solution[-1]) < np.abs(residual)
+            if (again == side).all():
+                break
+            side = again
+        few = min(int(side.sum()), int((~side).sum()))
+        if few < 3:
+            continue
+        inner = max(float(residual[side].std()), float(residual[~side].std()))
+        distance = abs(float(np.median(residual[side]) - np.median(residual[~side])))
+        gap = jump(residual)[0]
+        if distance >= LEVELS and gap >= 0.5 * distance and inner <= 0.15 * distance:
+            return distance, side if side.sum() <= (~side).sum() else ~side
+    return None
 
 
 def quantum(runs: Runs) -> list[Finding]:

@@ -53,9 +53,10 @@ def reduced_chinchilla() -> Figure:
         caption=(
             "The Chinchilla points (240 read off the figure; five largest losses left out) with "
             "floor and the other term of our law taken off, against each resource. Solid: our "
-            "term. The printed and the full-digit parameters of Hoffmann et al. have a lower floor "
-            "and a flatter token term, which pass above these points at large D; Besiroglu et al. "
-            f"agree with ours. {hidden} points at or below zero are not shown."
+            "term. The printed and the full-digit parameters of Hoffmann et al. have a lower "
+            "floor and "
+            "make up for it with a larger, flatter token term; Besiroglu et al. agree with ours. "
+            f" {hidden} points at or below zero are not shown."
         ),
         alternative=(
             "Two log-log panels of reduced loss against parameters and tokens; points follow our "
@@ -79,7 +80,8 @@ def reduced_gemstones() -> Figure:
             line = fits.term(held.law, name, grid)
             ax.plot(grid, line, "--", color=ORANGE, label="published exponents")
             ax.set(xscale="log", yscale="log", xlabel=NAMES[name])
-            few_ticks(ax)
+            if name in ("width", "depth"):
+                few_ticks(ax)
             numbers.append(pl.DataFrame({"variable": [name] * len(x), "size": x, "reduced": left}))
         for ax in axes[::2]:
             ax.set_ylabel("loss - all other terms (nats)")
