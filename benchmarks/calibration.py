@@ -154,7 +154,7 @@ def main() -> None:
         start = time.process_time()
         for method, row in coverage(cell, tables).items():
             spent = round(time.process_time() - start, 1)
-            shown = {k: v for k, v in vars(cell).items()}
+            shown = dict(vars(cell))
             print(json.dumps(shown | {"method": method, "cpu_s": spent} | row), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Every way in which tables are known to be wrong is found by name, and clean tables are left alone."""
+"""Known faults of tables are found by name, and clean tables are left alone."""
 
 import json
 
@@ -45,7 +45,7 @@ def scattered(seed: int = 0, rows: int = 80, noise: float = 0.01) -> Runs:
 
 
 def clean(seed: int) -> Runs:
-    """A sound table: one of five designs, four laws, four sizes of noise, normal or heavy-tailed."""
+    """A sound table: one of five designs, four laws, four noises, normal or heavy-tailed."""
     rng = np.random.default_rng(seed)
     values, noise = LAWS[seed % 4], (0.002, 0.005, 0.01, 0.02)[(seed // 3) % 4]
     kind, extra = seed % 5, {}

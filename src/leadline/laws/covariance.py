@@ -69,7 +69,9 @@ def curvature(
     model: Floats | None = None
     scale: float | None = None
     try:
-        inverse = _inverse(hessian[both], None) if hessian is not None else _inverse(factor, lengths)
+        inverse = (
+            _inverse(hessian[both], None) if hessian is not None else _inverse(factor, lengths)
+        )
         spread = inverse @ summed[:, free].T
         sandwich[both] = small * spread @ spread.T
         if isinstance(objective, LeastSquares):

@@ -122,9 +122,7 @@ class Design:
         return self.family.raw(lanes, self.centers, self.level)[0]
 
 
-def design(
-    family: Separable, runs: Runs, *, weights: str | None = None
-) -> tuple[Runs, Design]:
+def design(family: Separable, runs: Runs, *, weights: str | None = None) -> tuple[Runs, Design]:
     """The rows of `runs` for a separable law, in the form that the batched minimizer takes.
 
     **Raises:** as `sample`.

@@ -99,7 +99,9 @@ class Fit:
     def ranges(self) -> dict[str, tuple[float, float]]:
         """The smallest and largest value of each variable in the data."""
         columns = {name: self.runs.column(name) for name in self.law.family.variables}
-        return {k: (float(c.to_numpy().min()), float(c.to_numpy().max())) for k, c in columns.items()}
+        return {
+            k: (float(c.to_numpy().min()), float(c.to_numpy().max())) for k, c in columns.items()
+        }
 
     @property
     def digest(self) -> str:
@@ -251,9 +253,7 @@ def family_start(family: Family, start: Mapping[str, float], given: Restriction)
     return Law(family=family, parameters=dict(start) | dict(given.fixed), units={}).vector
 
 
-def _separable(
-    data: Design, task: Task, own: Sequence[Floats], seed: int
-) -> tuple[Minima, float]:
+def _separable(data: Design, task: Task, own: Sequence[Floats], seed: int) -> tuple[Minima, float]:
     """The ends of all starts by the batched minimizer, and the final delta."""
     rows, count = data.rows, len(data.centers)
     first, spread = grid_starts(rows, count=start_count(count), seed=seed)
@@ -431,4 +431,3 @@ def _assess(
         noise=noise,
         runs=table,
     )
-

@@ -409,7 +409,10 @@ class Custom(Family):
                 continue
             step = 6e-6 * (abs(at) or 1.0)
             move = step * (np.arange(len(lane)) == i)
-            up, down = self._call(columns, lane + move, rows), self._call(columns, lane - move, rows)
+            up, down = (
+                self._call(columns, lane + move, rows),
+                self._call(columns, lane - move, rows),
+            )
             result[:, i] = (up - down) / (2 * step)
         return result
 

@@ -20,7 +20,7 @@ from leadline.laws.intervals import fitted_unknowns, posed_again
 from leadline.laws.objectives import LeastSquares, StudentT, has_noise_model
 from leadline.laws.solve import Pin, Task
 
-PINNED = 1e-4
+PINNED = 1e-3
 """Width of the pin that holds a derived quantity, in standard errors."""
 CLOSE = 1e-5
 """An end is found when the root of the deviance is this close to its threshold."""
@@ -293,7 +293,9 @@ class _Walk:
         return problem.task
 
     def _pinned(self, value: float) -> Task:
-        pin = Pin(quantity=self._measure, value=value, width=PINNED * self.error)
+        # as stiff against the objective in units of its noise, whatever that is
+        unit = (self.fit.scale or 1.0) if isinstance(self.fit.objective, LeastSquares) else 1.0
+        pin = Pin(quantity=self._measure, value=value, width=PINNED * self.error / unit)
         return replace(self.problem.task, pin=pin)
 
     def _measure(self, parameters: Floats) -> tuple[Floats, Floats]:

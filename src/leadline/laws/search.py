@@ -27,7 +27,9 @@ def draw_starts(
     rng = np.random.default_rng(seed)
     size, draws = len(first), DRAWS_PER_START * count
     grid = (np.argsort(rng.random((size, draws)), axis=1).T + rng.random((draws, size))) / draws
-    wide = (first * last > 0) & (np.abs(last) + np.abs(first) > 8 * np.minimum(abs(last), abs(first)))
+    wide = (first * last > 0) & (
+        np.abs(last) + np.abs(first) > 8 * np.minimum(abs(last), abs(first))
+    )
     safe = np.where(wide, first, 1.0)
     lanes = np.where(
         wide, safe * (np.where(wide, last, 1.0) / safe) ** grid, first + (last - first) * grid

@@ -145,10 +145,9 @@ def derivatives(
 
 
 def _pinned(task: Task, unknowns: Floats) -> tuple[Floats, Floats]:
-    """The residual of the pin (lane) and its derivatives (lane, unknown); none without a pin."""
+    """The residual of the pin (lane) and its derivatives (lane, unknown)."""
+    assert task.pin is not None
     along = np.zeros_like(unknowns)
-    if task.pin is None:
-        return np.zeros(len(unknowns)), along
     parameters, chain = task.coordinates.parameters(unknowns[:, : task.coordinates.place.shape[1]])
     got, by = task.pin.quantity(parameters)
     along[:, : chain.shape[2]] = np.einsum("lp,lpu->lu", by, chain) / task.pin.width
@@ -159,7 +158,6 @@ def _second(task: Task, unknowns: Floats, pull: Floats) -> Floats:
     """The part of the Hessian from the second derivatives of the residuals."""
     size = unknowns.shape[1]
     result = np.empty((len(unknowns), size, size))
-    off = _pinned(task, unknowns)[0]
     for i in range(size):
         at = np.abs(unknowns[:, i])
         step = DIFFERENCE * np.where(at > 0, np.maximum(at, 1e-3 * at.max()), 1.0)
@@ -168,9 +166,6 @@ def _second(task: Task, unknowns: Floats, pull: Floats) -> Floats:
         above = residuals(task, unknowns + move)[1]
         below = residuals(task, unknowns - move)[1]
         difference = (pull[:, None, :] @ (above - below))[:, 0]
-        if task.pin is not None:
-            ends = _pinned(task, unknowns + move)[1] - _pinned(task, unknowns - move)[1]
-            difference = difference + off[:, None] * ends
         result[:, i] = difference / (2 * step[:, None])
     result = np.where(np.isfinite(result), result, 0.0)
     return 0.5 * (result + result.swapaxes(1, 2))
@@ -224,9 +219,7 @@ def bounded_step(
     return target, np.where(slope > 0, -np.inf, np.where(bent > 0, -slope - 0.5 * bent, -slope))
 
 
-def descend(
-    task: Task, unknowns: Floats, width: float, *, steps: int, tolerance: float
-) -> Minima:
+def descend(task: Task, unknowns: Floats, width: float, *, steps: int, tolerance: float) -> Minima:
     """At most `steps` damped steps in every lane at one `width` of the objective. A step is kept
     only where the objective does not rise. Lanes leave the batch as they converge.
     """
@@ -303,9 +296,7 @@ def _curves_up(task: Task, unknowns: Floats, gradient: Floats, hessian: Floats) 
     return np.linalg.eigvalsh(scaled)[:, 0] > -1e4 * FLAT
 
 
-def minimize(
-    task: Task, unknowns: Floats, path: Sequence[float], *, steps: int = 100
-) -> Minima:
+def minimize(task: Task, unknowns: Floats, path: Sequence[float], *, steps: int = 100) -> Minima:
     """The minimum of each lane at the last width of `path`, each starting where the one before
     ended.
     """
@@ -342,8 +333,9 @@ def sharpen(task: Task, ends: Minima, width: float) -> Minima:
             if not better.any():
                 break
             at = np.where(better[:, None], new, at)
-            value, gradient = np.where(better, trial[0], value), np.where(
-                better[:, None], trial[1], gradient
+            value, gradient = (
+                np.where(better, trial[0], value),
+                np.where(better[:, None], trial[1], gradient),
             )
             new = np.where(better[:, None], after, at)
             promise = np.where(better, less, 0.0)

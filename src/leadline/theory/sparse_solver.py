@@ -14,7 +14,7 @@ import numpy as np
 from leadline.curve import Curve, Floats, Measure, trained
 from leadline.errors import SolverError, SpecError, nearest
 from leadline.spec import GradientFlow, SparseRun
-from leadline.theory.sparse import adapted_output, solution, start_at
+from leadline.theory.sparse import Solution, adapted_output, solution, start_at
 from leadline.theory.sparse_counts import binomial_nodes
 from leadline.theory.sparse_loss import residuals, time_loss, types_drawn
 from leadline.theory.sparse_types import EXPLICIT, Types, types_of
@@ -55,7 +55,7 @@ def solve(spec: SparseRun) -> Curve:
 
     `evaluation.strength` is answered for every task by what the model trained so far makes of
     sequences of that strength; finitely many training sequences by the expectation over their
-    counts. The measure "output" holds the solutions $f_s$. The scalar "inverse_context" is the
+    counts. The measure "output" holds the outputs $f_s$, on sequences of that strength. The scalar "inverse_context" is the
     largest $1/\psi_s$, the relative size of what the leading order leaves out.
 
     **Raises:** `SolverError` for `Training`; `SpecError` where a task has less than one token.
@@ -112,32 +112,42 @@ def _rates(spec: SparseRun, types: Types) -> Floats:
     return np.where(types.index <= spec.model.size, rates, 0.0)
 
 
-def _adapted_loss(spec: SparseRun, times: Floats, new: float) -> Floats:
+def _adapted(spec: SparseRun, times: Floats, new: float) -> tuple[Floats, Types]:
+    """The outputs of every task on sequences of the strength `new`, (time, task)."""
     if math.isfinite(spec.task.sequences):
         raise SolverError(
             f"task.sequences: got {spec.task.sequences} with evaluation.strength; expected infinity"
         )
     types, model = _every_task(spec, "for evaluation.strength"), spec.model
-    solved = solution(
+    solved = _solved(spec, types, times)
+    if model.constrained:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.where(types.strength == 0, 0.0, new / types.strength)
+        return solved.output * share, types
+    mass = types.context * (1 + types.strength**2)
+    output = adapted_output(
+        new,
+        strength=types.strength,
+        context=types.context,
+        sum_along=np.sqrt(solved.sum_square / mass),
+        difference_along=np.sqrt(solved.difference_square / mass),
+        across=(model.offset, model.offset),
+    )
+    return output, types
+
+
+def _adapted_loss(spec: SparseRun, times: Floats, new: float) -> Floats:
+    output, types = _adapted(spec, times, new)
+    return (output - new) ** 2 @ types.probability
+
+
+def _solved(spec: SparseRun, types: Types, times: Floats) -> Solution:
+    return solution(
         times[:, None],
         rate=_rates(spec, types),
         strength=types.strength,
-        start=start_at(model.start * types.strength, invariant=model.invariant),
+        start=start_at(spec.model.start * types.strength, invariant=spec.model.invariant),
     )
-    if model.constrained:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            output = np.where(types.strength == 0, 0.0, solved.output * new / types.strength)
-    else:
-        mass = types.context * (1 + types.strength**2)
-        output = adapted_output(
-            new,
-            strength=types.strength,
-            context=types.context,
-            sum_along=np.sqrt(solved.sum_square / mass),
-            difference_along=np.sqrt(solved.difference_square / mass),
-            across=(model.offset, model.offset),
-        )
-    return (output - new) ** 2 @ types.probability
 
 
 def _counted_loss(spec: SparseRun, times: Floats, explicit: int) -> Floats:
@@ -171,11 +181,7 @@ def _recorded(spec: SparseRun, times: Floats) -> tuple[Measure, ...]:
         return ()
     if math.isfinite(spec.task.sequences):
         raise SolverError("evaluation.measures: the output depends on the sequences drawn")
+    if spec.evaluation.strength is not None:
+        return (Measure(name="output", values=_adapted(spec, times, spec.evaluation.strength)[0]),)
     types = _every_task(spec, "to record")
-    solved = solution(
-        times[:, None],
-        rate=_rates(spec, types),
-        strength=types.strength,
-        start=start_at(spec.model.start * types.strength, invariant=spec.model.invariant),
-    )
-    return (Measure(name="output", values=solved.output),)
+    return (Measure(name="output", values=_solved(spec, types, times).output),)

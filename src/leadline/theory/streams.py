@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -152,6 +153,7 @@ def laplace_variable(stream: Stream, kappa: Complex) -> tuple[Complex, Complex]:
     return s, left * psi + kappa * slope * (left * psi_slope - psi / stream.context)
 
 
+@lru_cache(maxsize=64)
 def edge(stream: Stream) -> float:
     r"""The right edge of the spectrum of $M$, the least $-s(\kappa)$ over $\kappa<-\lambda_1$,
     where the branch of the resolvent ends. $\lambda_1$ if $M=\Lambda$.
