@@ -10,6 +10,7 @@ by falling back on the jackknife, whose coverage then counts as its own.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from leadline.laws import CHINCHILLA, Huber, bootstrap, fit, intervals, separabl
 from leadline.laws.identify import FEW_RUNS
 from leadline.laws.intervals import FEW_UNITS, percentile_interval
 from leadline.laws.objectives import LeastSquares
+from leadline.laws.profiles import profile
 from leadline.runs import Runs, nothing_excluded
 
 TRUTH = {
@@ -39,7 +41,8 @@ SHARED = 0.8
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """One kind of table: `law`, the number of `runs` and of `checkpoints` each, the standard
-    deviation and `shape` of the log-normal noise, and the objective that fits it.
+    deviation and `shape` of the log-normal noise, the `objective` that fits it, and which
+    parameters get a profile, which costs more than all else together.
     """
 
     law: str = "two"
@@ -48,16 +51,20 @@ class Cell:
     noise: float = 0.01
     shape: str = "normal"
     objective: str = "least squares"
+    profiled: tuple[str, ...] = ()
 
 
 GRID = (
-    *(Cell(runs=runs) for runs in (12, 20, 40, 80, 120, 240)),
-    *(Cell(law="one", runs=runs) for runs in (8, 20, 120)),
-    *(Cell(runs=runs, checkpoints=8) for runs in (8, 12, 25, 120)),
+    Cell(runs=12, profiled=("E", "beta")),
+    *(Cell(runs=runs) for runs in (20, 40, 80, 120)),
+    Cell(runs=240, profiled=("E", "beta")),
+    Cell(law="one", runs=8, profiled=("E", "a_params")),
+    *(Cell(law="one", runs=runs) for runs in (20, 120, 240)),
+    *(Cell(runs=runs, checkpoints=8) for runs in (8, 12, 25, 120, 240)),
     *(Cell(runs=runs, noise=0.03) for runs in (40, 240)),
-    *(Cell(runs=runs, shape="t4") for runs in (20, 120)),
+    *(Cell(runs=runs, shape="t4") for runs in (20, 120, 240)),
     Cell(runs=60, noise=0.002, objective="huber 1e-3"),
-    Cell(runs=120, noise=0.002, objective="huber 1e-3"),
+    Cell(runs=240, noise=0.002, objective="huber 1e-3"),
     Cell(runs=30, noise=0.01, objective="huber 1e-3"),
     Cell(runs=300, noise=0.01, objective="huber 1e-3"),
 )
@@ -88,6 +95,14 @@ def table(cell: Cell, seed: int) -> Runs:
     return Runs(frame=frame, units={}, excluded=nothing_excluded(), source="planted")
 
 
+def _within(estimate: float, error: float, truth: float, *, in_logs: bool) -> bool:
+    """Whether the normal interval holds the truth; a coefficient's is one of its logarithm."""
+    wide = NormalDist().inv_cdf(0.975)
+    if in_logs:
+        return abs(math.log(estimate / truth)) <= wide * error / estimate if estimate > 0 else False
+    return abs(estimate - truth) <= wide * error
+
+
 def methods(
     cell: Cell, seed: int, *, draws: int = DRAWS
 ) -> Iterator[tuple[str, bool, dict[str, bool]]]:
@@ -98,13 +113,22 @@ def methods(
     fitted = fit(FAMILY[cell.law], table(cell, seed), objective=OBJECTIVE[cell.objective])
     if not fitted.converged:
         return
-    wide = NormalDist().inv_cdf(0.975)
     at, errors = fitted.law.parameters, fitted.standard_errors
+    free = fitted.law.family.unit_free
     yield (
         "sandwich",
         fitted.covariance_accurate and cell.runs >= FEW_RUNS,
-        {name: abs(at[name] - truth[name]) <= wide * errors[name] for name in truth},
+        {
+            name: _within(at[name], errors[name], truth[name], in_logs=name not in (*free, "E"))
+            for name in truth
+        },
     )
+    if cell.profiled:
+        yield (
+            "profile",
+            fitted.status == "ok",
+            {name: profile(fitted, name).contains(truth[name]) for name in cell.profiled},
+        )
     drawn = bootstrap(fitted, draws=draws, seed=seed)
     found = intervals(fitted, drawn)
     yield (
@@ -130,11 +154,12 @@ def coverage(cell: Cell, tables: int, *, draws: int = DRAWS) -> dict[str, dict[s
     """
     hits: dict[str, list[list[bool]]] = {}
     claims: dict[str, list[bool]] = {}
+    names: dict[str, list[str]] = {}
     for seed in range(tables):
         for method, claimed, inside in methods(cell, seed, draws=draws):
             hits.setdefault(method, []).append(list(inside.values()))
+            names[method] = list(inside)
             claims.setdefault(method, []).append(claimed)
-    names = list(TRUTH[cell.law])
     result: dict[str, dict[str, object]] = {}
     for method in hits:
         inside, claimed = np.array(hits[method]), np.array(claims[method])
@@ -142,8 +167,8 @@ def coverage(cell: Cell, tables: int, *, draws: int = DRAWS) -> dict[str, dict[s
         result[method] = {
             "tables": len(inside),
             "claimed": int(claimed.sum()),
-            "coverage": dict(zip(names, held, strict=False)),
-            "coverage_of_all": dict(zip(names, inside.mean(axis=0).tolist(), strict=True)),
+            "coverage": dict(zip(names[method], held, strict=False)),
+            "coverage_of_all": dict(zip(names[method], inside.mean(axis=0).tolist(), strict=True)),
         }
     return result
 

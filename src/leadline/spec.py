@@ -327,7 +327,9 @@ class PerTaskAttention(Spec):
     $g = \eta^TH\eta$ and $h = \rho^TH\rho$ at the start, $\eta = v + w$, $\rho = v - w$ (zero for
     aligned $v$ and $w$, large for lazy training); `offset` is the component of $v$ and of $w$
     perpendicular to the tokens $(1, \Lambda_s)$, which training does not move; `constrained` keeps
-    the value vector on the label and the rest on the feature, $v = (0, v_c)$, $w = (w_s, 0)$.
+    the value vector on the label and the rest on the feature, $v = (0, v_c)$, $w = (w_s, 0)$;
+    `shared_value` makes the label coordinate of $v$ one number for all types, which starts where
+    that of the first would (simulation only).
 
     Ref: Lyu, Wang, Zhu (ICLR 2025); docs/theory/sparse.md.
     """
@@ -339,6 +341,7 @@ class PerTaskAttention(Spec):
     invariant: NonNegative = 0.0
     offset: Real = 0.0
     constrained: bool = False
+    shared_value: bool = field(default=False, metadata={"added": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()

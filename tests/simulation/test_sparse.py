@@ -180,6 +180,39 @@ def test_the_error_of_descent_is_proportional_to_the_rate(sampled_descent):
     assert sampled_descent[0] / sampled_descent[1] == pytest.approx(2, rel=0.02)
 
 
+def test_a_shared_value_vector_couples_the_tasks():
+    """Descent written out, the flow, and the conserved |V|^2 minus the sum of |w_s|^2."""
+    task = SparseFeatures(num_tasks=3, type_exponent=1.8, context=20)
+    model = PerTaskAttention(start=0.05, shared_value=True)
+    rate, steps = 1e-5, 20_000
+    flow = run(task, GradientFlow(times=(0.05, 0.2)), model)
+    trained = run(task, descent(rate, steps), model, record=(steps // 4, steps))
+    simulated, followed = values(train([flow])[0]), values(train([trained])[0])
+    assert followed == pytest.approx(simulated, abs=2e-3)
+    alone = values(train([replace(flow, "model.shared_value", False)])[0])
+    assert np.abs(alone - simulated).max() > 0.02
+
+    v, w = starting_blocks(flow)
+    assert len(set(v[:, 1])) == 1
+    matrices = token_matrices(*numbers_of(task)[1:])
+    shares = numbers_of(task).probability
+    first = v[0, 1] ** 2 + np.sum(v[:, 0] ** 2) - np.sum(w**2)
+    for _ in range(steps):
+        seen_v, seen_w = np.einsum("sij,ksj->ksi", matrices, np.stack([v, w]))
+        wrong = 2 * shares * (np.sum(v * seen_w, 1) - 1)
+        change = wrong[:, None] * seen_w
+        change[:, 1] = change[:, 1].sum()
+        v, w = v - rate * change, w - rate * wrong[:, None] * seen_v
+    assert np.einsum("si,sij,sj->s", v, matrices, w) == pytest.approx(followed[-1], rel=1e-9)
+    last = v[0, 1] ** 2 + np.sum(v[:, 0] ** 2) - np.sum(w**2)
+    assert last == pytest.approx(first, abs=2e-3 * np.sum(w**2))
+
+
+def test_theory_refuses_a_shared_value_vector():
+    with pytest.raises(SolverError, match="couples the tasks"):
+        predict(run(model=PerTaskAttention(shared_value=True)))
+
+
 def test_counts_are_those_of_the_sequences():
     task = replace(FIVE, "sequences", 400)
     curve = train([run(task, measures=("counts",))])[0]

@@ -160,8 +160,6 @@ def test_untied_layers():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"context": 64}, "task.context: got 64, expected infinity .* simulate it"),
-        ({"width": 8, "projection": "gaussian"}, "model.width: got 8"),
         ({"evaluation": Evaluation(measures=("scales",))}, "got 'scales'; .* records nothing"),
         (
             {"recipe": Training(steps=3, batch_size=4, queries=4, rate=0.1)},

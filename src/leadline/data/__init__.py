@@ -28,7 +28,8 @@ SOURCES: dict[str, Source] = {
         "the point in the figure. Tokens = FLOP / (6 parameters).",
     ),
     "chinchilla_kyotakano.csv": Source(
-        source="234 training runs of K. Takano's package chinchilla",
+        source="the table of K. Takano's package chinchilla: of the 245 points above, those with "
+        "at least one token a parameter",
         license="Apache-2.0",
         rows=234,
         columns="C (FLOPs), N (parameters), D (tokens), loss (nats)",

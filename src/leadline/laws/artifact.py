@@ -203,7 +203,7 @@ def _family_data(family: Family) -> dict[str, Any]:
 
 
 def _family(path: str | Path, data: dict[str, Any], given: Family | None) -> Family:
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
     kind = values.pop("kind")
     if kind == "Custom":
         if given is None:

@@ -11,12 +11,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from leadline.curve import Floats
 from leadline.errors import FitError
-from leadline.laws.families import Family, Law, Separable
+from leadline.laws.families import Family, Separable
 from leadline.laws.fit import Fit, fit
+from leadline.laws.forecast import forecast
 from leadline.laws.forms import RotatedCovariance, Turning
-from leadline.laws.intervals import bootstrap, converged
 from leadline.laws.objectives import LeastSquares, Objective
 from leadline.runs import Runs
 
@@ -45,7 +44,7 @@ def compare(
     groups: str | None = None,
     objective: Objective | None = None,
     level: float = 0.95,
-    draws: int = 200,
+    draws: int = 99,
     seed: int = 0,
 ) -> pl.DataFrame:
     r"""How well each of `families` predicts runs that it was not fitted to, and its likelihood.
@@ -54,8 +53,8 @@ def compare(
 
     - *held-out error*, *bias*, *coverage*: the law fitted to the smaller runs predicts the largest.
       Root mean square and mean of log observed - log predicted, and the share of observations
-      inside their prediction intervals at `level` (bootstrap draws times resampled residuals),
-      with its own exact binomial interval. Coverage far below the level says that the law does not
+      inside the intervals that `forecast` gives for one more run at `level`, with its own exact
+      binomial interval. Coverage far below the level says that the law does not
       hold out there, whatever its interval.
     - *left-out error*: each value of the column `groups` is predicted from the others.
     - *AIC*: $n\log\hat\sigma^2 + 2p$, corrected for small samples, above the least among
@@ -68,7 +67,7 @@ def compare(
 
     **Arguments:** `holdout` a share below 1 or a number of rows, the largest by the column `by`
     (flops; params times tokens without it), ties included; `groups` a column; `objective` of the
-    predictions (default `Huber()`).
+    predictions (default `Huber()`); `draws` tables and their `seed` for each likelihood ratio.
 
     **Returns** one row a family and measure: `family`, `measure`, `value`, `low`, `high`,
     `level`, `method`, `unit`.
@@ -86,9 +85,7 @@ def compare(
     rows: list[dict[str, Any]] = []
     for label, family in zip(labels, families, strict=True):
         fitted = fit(family, small, objective=objective)
-        rows += [
-            {"family": label} | row for row in _held_out(fitted, large, how, level, draws, seed)
-        ]
+        rows += [{"family": label} | row for row in _held_out(fitted, large, how, level)]
         if groups is not None:
             error, unit = _left_out(family, table, groups, objective)
             rows.append(
@@ -102,7 +99,7 @@ def compare(
 
 
 def likelihood_ratio(
-    small: Fit, large: Fit, *, draws: int = 199, seed: int = 0
+    small: Fit, large: Fit, *, draws: int = 99, seed: int = 0
 ) -> tuple[float, float]:
     """The ratio of a law over one nested in it, both fitted by `LEAST_SQUARES` to the same runs,
     and its p-value by wild bootstrap under the smaller: residuals of the smaller keep their run and
@@ -229,9 +226,7 @@ def _units(runs: Runs) -> tuple[NDArray[np.int64], str]:
     return rank.to_numpy().astype(np.int64) - 1, "run"
 
 
-def _held_out(
-    fitted: Fit, large: Runs, how: str, level: float, draws: int, seed: int
-) -> Iterator[dict[str, Any]]:
+def _held_out(fitted: Fit, large: Runs, how: str, level: float) -> Iterator[dict[str, Any]]:
     """Error, bias and coverage on the rows of `large`."""
     from scipy import stats
 
@@ -244,8 +239,8 @@ def _held_out(
     if not fitted.converged:
         yield _row("held-out coverage", None, method="the fit has not converged", unit=name)
         return
-    low, high = prediction_band(fitted, large, level=level, draws=draws, seed=seed)
-    inside = (low <= loss) & (loss <= high)
+    band = forecast(fitted, large.frame, level=level)
+    inside = (band["run_low"].to_numpy() <= loss) & (loss <= band["run_high"].to_numpy())
     share = float(inside.mean())
     # rows of a run fall inside or outside together
     hits = share * units
@@ -256,33 +251,9 @@ def _held_out(
         low=float(stats.beta.ppf(tail, hits, units - hits + 1)) if hits > 0 else 0.0,
         high=float(stats.beta.ppf(1 - tail, hits + 1, units - hits)) if hits < units else 1.0,
         level=level,
-        method=f"prediction intervals at {level:g}, {draws} draws; {how}",
+        method=f"{band['method'][0]}; {how}",
         unit=name,
     )
-
-
-def prediction_band(
-    fitted: Fit, at: Runs, *, level: float, draws: int, seed: int
-) -> tuple[Floats, Floats]:
-    """Limits between which an observed loss at each row of `at` lies with probability `level`,
-    within the law: bootstrap draws of the law, each times the exponential of a residual drawn from
-    the fit, widened for the degrees of freedom that it used.
-    """
-    kept = converged(bootstrap(fitted, draws=draws, seed=seed))
-    names = fitted.law.family.parameters
-    predicted = np.array(
-        [
-            Law(family=fitted.law.family, parameters=row, units=fitted.law.units).loss(at.frame)
-            for row in kept.select(names).iter_rows(named=True)
-        ]
-    )
-    rng = np.random.default_rng([seed, 1])
-    widened = fitted.residuals * math.sqrt(fitted.rows / max(fitted.degrees_of_freedom, 1))
-    # many residuals a draw, so that their tails are there
-    noise = rng.choice(widened, (10, *predicted.shape))
-    observed = (predicted * np.exp(-noise)).reshape(-1, len(at))
-    low, high = np.quantile(observed, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return low, high
 
 
 def _left_out(
@@ -332,8 +303,8 @@ def _ratios(
     for label, large in zip(labels, fits, strict=True):
         for name, small in zip(labels, fits, strict=True):
             if nested(small.law.family, large.law.family):
-                statistic, p = likelihood_ratio(small, large, draws=draws - 1, seed=seed)
-                method = f"wild bootstrap under {name}, {draws - 1} draws"
+                statistic, p = likelihood_ratio(small, large, draws=draws, seed=seed)
+                method = f"wild bootstrap under {name}, {draws} draws"
                 over = f"likelihood ratio over {name}"
                 yield {"family": label} | _row(over, statistic, method=method, unit=unit)
                 yield {"family": label} | _row(f"p of {over}", p, method=method, unit=unit)

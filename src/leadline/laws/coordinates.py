@@ -120,7 +120,7 @@ def coordinates(
         logs, centers, level = rows.points, np.zeros(len(rows.points)), 1.0
     names = family.parameters
     fixed = np.array([given.fixed.get(name, np.nan) for name in names])
-    groups = [g for g in given.shared] + [(n,) for n in names if n not in given.names]
+    groups = [*given.shared, *((n,) for n in names if n not in given.names)]
     groups.sort(key=lambda group: min(names.index(n) for n in group))
     place = np.array([[float(n in group) for group in groups] for n in names])
     low, high = family.bounds(logs, float(rows.loss.min()) / level)

@@ -49,17 +49,15 @@ def curvature(
     _, pull, _ = objective.penalty(z, width)
     enough = True
     if isinstance(objective, StudentT):
-        hessian = derivatives(task, unknowns[None], width, curved=True)[2][0]
-        factor, scores = None, (weight * pull)[:, None] * slope
+        near = np.ones(rows)
+        scores = (weight * pull)[:, None] * slope
         scores[:, -1] += weight
     else:
         near = objective.curvature(z, kernel_width(z))
         if isinstance(objective, (Huber, AsymmetricAbsolute)):
             inside = near if isinstance(objective, Huber) else near > 0
             enough = bool(inside.sum() >= ROWS_INSIDE * count)
-        # a root of the curvature, so that it is never squared
-        factor = np.linalg.qr(slope[:, free] * np.sqrt(weight * near)[:, None] / lengths, mode="r")
-        hessian, scores = None, (weight * pull)[:, None] * slope
+        scores = (weight * pull)[:, None] * slope
     units = int(unit.max()) + 1
     summed = np.zeros((units, len(unknowns)))
     np.add.at(summed, unit, scores)
@@ -68,23 +66,28 @@ def curvature(
     sandwich = np.zeros((len(unknowns), len(unknowns)))
     model: Floats | None = None
     scale: float | None = None
+    square = (weight * z * z).sum() / max(rows - count, 1)
+    if isinstance(objective, LeastSquares):
+        scale = 1.0 if known_noise else float(np.sqrt(square))
+    elif isinstance(objective, StudentT):
+        scale = float(np.exp(unknowns[-1]))
     try:
-        inverse = (
-            _inverse(hessian[both], None) if hessian is not None else _inverse(factor, lengths)
-        )
+        if isinstance(objective, StudentT):
+            hessian = derivatives(task, unknowns[None], width, curved=True)[2][0]
+            inverse = np.asarray(np.linalg.inv(hessian[both]), np.float64)
+        else:
+            # through a root of the curvature, so that it is never squared
+            scaled = slope[:, free] * np.sqrt(weight * near)[:, None] / lengths
+            inverse = _from_root(np.linalg.qr(scaled).R, lengths)
         spread = inverse @ summed[:, free].T
         sandwich[both] = small * spread @ spread.T
-        if isinstance(objective, LeastSquares):
-            square = (weight * z * z).sum() / max(rows - count, 1)
-            scale = 1.0 if known_noise else float(np.sqrt(square))
-            model = np.zeros_like(sandwich)
-            model[both] = inverse * (1.0 if known_noise else square)
-        elif isinstance(objective, StudentT):
-            scale = float(np.exp(unknowns[-1]))
-            model = np.zeros_like(sandwich)
-            model[both] = inverse
     except np.linalg.LinAlgError:
+        inverse = np.full((count, count), np.nan)
         sandwich[both] = np.nan
+    if scale is not None:
+        gaussian = isinstance(objective, LeastSquares) and not known_noise
+        model = np.zeros_like(sandwich)
+        model[both] = inverse * (square if gaussian else 1.0)
     return Curvature(
         sandwich=sandwich,
         model=model,
@@ -94,13 +97,10 @@ def curvature(
     )
 
 
-def _inverse(factor: Floats | None, lengths: Floats | None) -> Floats:
-    """The inverse of the curvature, from itself or from its triangular root over `lengths`."""
-    assert factor is not None
-    if lengths is None:
-        return np.linalg.inv(factor)
-    root = np.linalg.inv(factor) / lengths[:, None]
-    return root @ root.T
+def _from_root(root: Floats, lengths: Floats) -> Floats:
+    """The inverse of a curvature from a triangular root of it in unknowns divided by `lengths`."""
+    inverse = np.asarray(np.linalg.inv(root), np.float64) / lengths[:, None]
+    return inverse @ inverse.T
 
 
 def kernel_width(residuals: Floats) -> float:

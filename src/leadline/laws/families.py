@@ -139,7 +139,7 @@ class PowerSum(Family):
 
     def gradient(self, points: Floats, parameters: Floats) -> Floats:
         """The derivatives of the loss (lane, row, parameter)."""
-        floor, coefficients, exponents = self._split(parameters)
+        _, coefficients, exponents = self._split(parameters)
         powers, slopes = self.powers(exponents)
         logs = np.log(points)
         basis = np.exp(powers @ logs)

@@ -15,6 +15,7 @@ from leadline.laws.coordinates import Restriction, coordinates, restriction
 from leadline.laws.covariance import curvature
 from leadline.laws.design import Design, Sample, sample, separable_design
 from leadline.laws.families import Family, Law, Separable
+from leadline.laws.forms import Custom
 from leadline.laws.newton import Minima
 from leadline.laws.objectives import Huber, LeastSquares, Objective
 from leadline.laws.search import draw_starts, solve_linear
@@ -302,8 +303,8 @@ def _general(problem: Posed, own: Sequence[Floats], seed: int) -> tuple[Minima, 
         if loose.any():
             ends_of = np.sort([lane[0] / AROUND, lane[0] * AROUND], axis=0)
             ends_of = np.where(lane[0] == 0, [[-1.0], [1.0]], ends_of)
-            around = [np.where(loose, e, x) for e, x in zip(ends_of, (first, last), strict=True)]
-            lanes.append(draw_starts(task, *around, linear, count=count, seed=seed)[0])
+            near = np.where(loose, ends_of[0], first), np.where(loose, ends_of[1], last)
+            lanes.append(draw_starts(task, *near, linear, count=count, seed=seed)[0])
     if not loose.any():
         drawn, spread = draw_starts(task, first, last, linear, count=count, seed=seed)
         lanes.append(drawn)
@@ -365,6 +366,11 @@ def _assess(
     optima = np.sort(value[ends.sound])
     apart = np.diff(optima, prepend=-np.inf) > SAME_OPTIMUM * size + floor
 
+    if isinstance(family, Custom):
+        family.check_gradient(
+            rows.points,
+            task.coordinates.parameters(at[None, : task.coordinates.place.shape[1]])[0][0],
+        )
     if not family.positive:
         # parameters in a unit of their own are taken in that of their sensitivity
         _, by = solve.residuals(task, at[None])

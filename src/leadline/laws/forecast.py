@@ -1,4 +1,4 @@
-"""What a law says of sizes that were not run, with the uncertainty of the law and of one more run."""
+"""What a law says of sizes that were not run, and how sure it is of the law and of one more run."""
 
 from __future__ import annotations
 

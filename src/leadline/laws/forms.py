@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -159,7 +160,7 @@ class Broken(Family):
         )
 
     def _break(self, points: Floats, parameters: Floats) -> tuple[Floats, Floats, Floats]:
-        """log x, z = log(x/d)/f and log(1 + e^z)."""
+        """The values log x, z = log(x/d)/f and log(1 + e^z)."""
         logs = np.log(points[0])
         z = (logs - np.log(parameters[:, 4, None])) / parameters[:, 5, None]
         return np.broadcast_to(logs, z.shape), z, np.logaddexp(0.0, z)
@@ -383,6 +384,29 @@ class Custom(Family):
         columns = dict(zip(self.variables, points, strict=True))
         return np.array([self._slopes(columns, lane, points.shape[1]) for lane in parameters])
 
+    def check_gradient(self, points: Floats, parameters: Floats) -> None:
+        """Compare the derivatives (parameter) with central differences of the function.
+
+        **Raises:** `FitError` for a parameter whose derivatives differ.
+        """
+        columns = dict(zip(self.variables, points, strict=True))
+        given = self.gradient(points, parameters[None])[0]
+        for i, name in enumerate(self.names):
+            step = 6e-6 * (abs(parameters[i]) or 1.0)
+            move = step * (np.arange(len(parameters)) == i)
+            up = self._call(columns, parameters + move, points.shape[1])
+            down = self._call(columns, parameters - move, points.shape[1])
+            difference = (up - down) / (2 * step)
+            # rounding of the two values, far above what the differences lose
+            noise = 1e-9 * float(np.abs(up).max()) / step
+            size = float(np.linalg.norm(difference))
+            if np.linalg.norm(given[:, i] - difference) > 1e-2 * size + noise:
+                where = "the gradient given" if self.slope is not None else "the complex step"
+                raise FitError(
+                    f"{self.name}: {where} of {name} disagrees with differences of the function; "
+                    "give a right gradient=, or write the function without abs, real or max"
+                )
+
     def _call(self, columns: Mapping[str, Floats], lane: Floats, rows: int) -> Floats:
         values = np.asarray(self.function(columns, dict(zip(self.names, lane, strict=True))))
         if values.shape not in ((), (rows,)):
@@ -395,14 +419,21 @@ class Custom(Family):
         if self.slope is not None:
             given = self.slope(columns, dict(zip(self.names, lane, strict=True)))
             return np.stack([np.broadcast_to(given[n], (rows,)) for n in self.names], axis=1)
+        with warnings.catch_warnings():
+            return self._steps(columns, lane, rows)
+
+    def _steps(self, columns: Mapping[str, Floats], lane: Floats, rows: int) -> Floats:
+        """Complex steps, or central differences where the function does not allow them."""
         result = np.empty((rows, len(lane)))
         value = self._call(columns, lane, rows)
         for i, at in enumerate(lane):
             step = 1e-20 * (abs(at) or 1.0)
             try:
+                # a function that drops the imaginary part would have no derivative
+                warnings.simplefilter("error", np.exceptions.ComplexWarning)
                 moved = self._call(columns, lane + 1j * step * (np.arange(len(lane)) == i), rows)
                 good = np.iscomplexobj(moved) and np.allclose(moved.real, value, equal_nan=True)
-            except TypeError:
+            except (TypeError, np.exceptions.ComplexWarning):
                 moved, good = value, False
             if good:
                 result[:, i] = moved.imag / step

@@ -21,8 +21,10 @@ from leadline.laws.starts import grid_starts, start_count
 
 MIN_DRAWS = 20
 """Converged draws below which no interval is given."""
-FEW_UNITS = 100
+FEW_UNITS = 200
 """Runs below which percentiles of the bootstrap cover less than they say."""
+WIDE_UNITS = 30
+"""Runs below which the jackknife covers 95% to 98% at 95%."""
 
 
 Unit = Literal["run", "row", "residual"]
@@ -170,22 +172,23 @@ def _separable(data: Design, fit: Fit, weights: Floats) -> Minima:
 
 
 def intervals(fit: Fit, draws: pl.DataFrame, *, level: float = 0.95) -> dict[str, Interval]:
-    """Intervals of each parameter: percentiles of the converged rows of `bootstrap`, or, below 100
-    runs, the `jackknife` where it holds. Percentiles of few runs are too narrow: of 20 to 60 they
-    cover 92% to 94% at 95%, of 10 clusters 88% (docs/diagnosis.md).
+    """Intervals of each parameter: percentiles of the converged rows of `bootstrap`, or, below 200
+    runs, the `jackknife` where it holds. Percentiles of few runs are too narrow: at 95% they cover
+    91% to 95% of 40 to 120, down to 86% of 8 runs with checkpoints (docs/diagnosis.md).
 
     **Arguments:** `level` within (0, 1). Draws that did not converge are left out, and counted in
     the interval's `method`, which also says which of the two it is.
 
-    **Raises:** `FitError` if fewer than 20 draws converged, or for a level outside (0, 1).
+    **Raises:** `FitError` for percentiles of fewer than 20 converged draws, or a level outside
+    (0, 1).
     """
-    kept = converged(draws)
     unit = str(draws["unit"][0])
     units = posed_again(fit).rows.unit if unit == "run" else np.arange(fit.rows)
     if unit != "residual" and units.max() + 1 < FEW_UNITS and fit.covariance_accurate:
         found = jackknife(fit, level=level, unit="run" if unit == "run" else "row")
         if found:
             return found
+    kept = converged(draws)
     return {
         name: percentile_interval(
             kept[name].to_numpy(), estimate=fit.law.parameters[name], draws=draws, level=level
@@ -240,7 +243,8 @@ def jackknife(
             low=float(low),
             high=float(high),
             level=level,
-            method=f"jackknife over {count} {unit}s, Student t",
+            method=f"jackknife over {count} {unit}s, Student t"
+            + (", on the wide side" if count < WIDE_UNITS else ""),
             unit=unit,
         )
     return found

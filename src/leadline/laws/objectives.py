@@ -123,7 +123,7 @@ class AsymmetricAbsolute:
 
     def curvature(self, z: Floats, width: float) -> Floats:
         """The jump of the slope times the density of residuals at zero."""
-        return (1 + self.over) * (np.abs(z) < width) / (2 * width)
+        return np.where(np.abs(z) < width, (1 + self.over) / (2 * width), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

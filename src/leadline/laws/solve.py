@@ -1,9 +1,9 @@
 r"""Any law under any objective: batched damped Newton with bounds.
 
 A lane is one minimization: one start, or one bootstrap draw. The residuals of a lane are
-$z_j(u)$ with Jacobian $Z$; the objective $\sum_j w_j\rho(z_j)$ has the gradient $Z^T(w\rho')$ and the
-Hessian $Z^T\mathrm{diag}(w\rho'')Z + \sum_j w_j\rho'_j\nabla^2 z_j$, whose last part comes from central
-differences of $Z$. Separable laws under log-Huber have their own, faster minimizer
+$z_j(u)$ with Jacobian $Z$; the objective $\sum_j w_j\rho(z_j)$ has the gradient $Z^T(w\rho')$ and
+the Hessian $Z^T\mathrm{diag}(w\rho'')Z + \sum_j w_j\rho'_j\nabla^2 z_j$, whose last part comes from
+central differences of $Z$. Separable laws under log-Huber have their own, faster minimizer
 (`leadline.laws.newton`).
 
 Derived in docs/theory/fitting.md.
@@ -224,7 +224,7 @@ def descend(task: Task, unknowns: Floats, width: float, *, steps: int, tolerance
     only where the objective does not rise. Lanes leave the batch as they converge.
     """
     curved = task.pin is not None or not isinstance(task.objective, LeastSquares)
-    lanes, size = unknowns.shape
+    lanes = len(unknowns)
     value, gradient, hessian = derivatives(task, unknowns, width, curved=curved)
     damping, growth = np.full(lanes, 1e-3), np.full(lanes, 2.0)
     done = [unknowns.copy(), value.copy(), gradient.copy(), hessian.copy()]
@@ -318,25 +318,29 @@ def minimize(task: Task, unknowns: Floats, path: Sequence[float], *, steps: int 
 
 
 def sharpen(task: Task, ends: Minima, width: float) -> Minima:
-    """`ends` after a few full Newton steps, each kept while the decrease it promises falls. The
-    objective cannot resolve such steps, its gradient can.
+    """`ends` after a few full Newton or Gauss-Newton steps, each kept while the decrease promised
+    falls. The objective cannot resolve such steps, its gradient can.
     """
-    at, sound = ends.unknowns, ends.sound
+    at, value, gradient = ends.unknowns, ends.value, ends.gradient
     undamped = np.zeros(len(at))
+    left = np.full(len(at), np.inf)
     with np.errstate(all="ignore"):
-        value, gradient, hessian = derivatives(task, at, width, curved=True)
-        new, promise = bounded_step(task, at, gradient, hessian, undamped)
-        for _ in range(4):
-            trial = derivatives(task, new, width, curved=True)
-            after, less = bounded_step(task, new, trial[1], trial[2], undamped)
-            better = sound & np.isfinite(trial[0]) & (np.abs(less) < 0.5 * np.abs(promise))
-            if not better.any():
+        for round_ in range(12):
+            moved = np.zeros(len(at), np.bool_)
+            start = at
+            for curved in (True, False):
+                _, slope, hessian = derivatives(task, start, width, curved=curved)
+                new, promise = bounded_step(task, start, slope, hessian, undamped)
+                if round_ == 0 and curved:
+                    left = np.abs(promise)
+                trial = derivatives(task, new, width, curved=False)
+                _, less = bounded_step(task, new, trial[1], trial[2], undamped)
+                better = ends.sound & np.isfinite(trial[0]) & (np.abs(less) < 0.5 * left)
+                at = np.where(better[:, None], new, at)
+                value = np.where(better, trial[0], value)
+                gradient = np.where(better[:, None], trial[1], gradient)
+                left = np.where(better, np.abs(less), left)
+                moved |= better
+            if not moved.any():
                 break
-            at = np.where(better[:, None], new, at)
-            value, gradient = (
-                np.where(better, trial[0], value),
-                np.where(better[:, None], trial[1], gradient),
-            )
-            new = np.where(better[:, None], after, at)
-            promise = np.where(better, less, 0.0)
-    return Minima(unknowns=at, value=value, gradient=gradient, sound=sound)
+    return Minima(unknowns=at, value=value, gradient=gradient, sound=ends.sound)

@@ -63,6 +63,18 @@ def _bordelon2025() -> Study:
     )
 
 
+def _lyu2025() -> Study:
+    from leadline.papers.lyu2025 import claims, figures, sweeps
+
+    return Study(
+        name=sweeps.NAME,
+        title="A solvable attention for neural scaling laws (ICLR 2025)",
+        sweeps=sweeps.sweeps,
+        figures=figures.figures,
+        claims=claims.claims,
+    )
+
+
 def _runs() -> Study:
     from leadline.papers.runs import claims, figures, published, sweeps
 
@@ -76,7 +88,7 @@ def _runs() -> Study:
 
 
 PAPERS: Mapping[str, Callable[[], Study]] = MappingProxyType(
-    {"bordelon2025": _bordelon2025, "runs": _runs}
+    {"bordelon2025": _bordelon2025, "lyu2025": _lyu2025, "runs": _runs}
 )
 
 

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from leadline.errors import PlanError, SolverError, nearest
 from leadline.planning.optimum import MONOMIAL_COSTS, Optimum, power_law_optimum
 from leadline.spec import InContextRegression, Spectrum
+from leadline.theory import landscape as sums
 from leadline.theory.compression import Population, compressed
 from leadline.theory.equivalents import landscape, landscape_error
 from leadline.theory.finite import best_scale, flow_scale
@@ -33,17 +34,16 @@ from leadline.theory.limits import (
     width_law,
     width_limit,
 )
-from leadline.theory import landscape as sums
 from leadline.theory.rotated import depth_law, time_law
 from leadline.theory.rotated import flow_scale as endless_flow
 from leadline.theory.spectra import power_law_modes
 from leadline.theory.streams import Stream, edge
 
-RESOURCES = ("steps", "width", "depth", "context")
+RESOURCES: tuple[str, ...] = ("steps", "width", "depth", "context")
 SHARE = 4
 """Width and context up to dim / SHARE: beyond that the end of the spectrum is felt."""
-ROUGH = 1e-6
-ROUGH_DIGITS = 8.0
+ROUGH = 1e-5
+ROUGH_DIGITS = 6.0
 FIRST_MOVE, LAST_MOVE = 0.7, 0.02
 """Relative changes of a size that the search tries, in ln."""
 MIDDLING = [4.0, 4.0, 4.0]
@@ -155,9 +155,7 @@ class Additivity:
     alone: Mapping[str, float]
 
 
-def additivity(
-    task: InContextRegression, *, width: int, depth: int, context: int
-) -> Additivity:
+def additivity(task: InContextRegression, *, width: int, depth: int, context: int) -> Additivity:
     """How far the loss of one shape is from a sum of its parts.
 
     **Arguments:** as for `best_shape`; width and context of at least one.
@@ -280,7 +278,6 @@ class _Search:
             depth=depth,
             noise=self._noise,
             tolerance=ROUGH,
-
         )
         loss, _ = landscape(stream, gamma, depth=depth, noise=self._noise, tolerance=ROUGH)
         return float(loss[0])
@@ -289,7 +286,7 @@ class _Search:
         """`sizes`, rounded, and reduced until a unit of time is left."""
         width, depth, context = (max(1, round(n)) for n in sizes)
         while self.time((width, depth, context)) < 1:
-            width, depth, context = (max(1, round(n / 1.2)) for n in (width, depth, context))
+            width, depth, context = (max(1, int(n / 1.2)) for n in (width, depth, context))
         return int(min(width, self._modes.dim)), depth, context
 
     def best(self, start: Shape) -> Shape:
@@ -327,13 +324,12 @@ def _refuse(
 
     **Raises:** `PlanError`, always.
     """
-    needed = SHARE * max(shape[0], shape[2])
-    while True:
-        larger = dataclasses.replace(spectrum, dim=needed)
+    needed, known = SHARE * max(shape[0], shape[2]), 0
+    while needed > known:
+        known = 2 * needed
+        larger = dataclasses.replace(spectrum, dim=known)
         shape = _Search(larger, noise, powers, amount).best(shape)
-        if SHARE * max(shape[0], shape[2]) <= needed:
-            break
-        needed = max(2 * needed, SHARE * max(shape[0], shape[2]))
+        needed = SHARE * max(shape[0], shape[2])
     raise PlanError(
         f"task.spectrum.dim: got {spectrum.dim}; the best shape at this budget has width "
         f"{shape[0]} and context {shape[2]}, expected dim >= {needed}, {SHARE} times the larger"

@@ -14,7 +14,7 @@ from leadline.claims import Interval
 from leadline.costs import TRAINING_FLOPS
 from leadline.curve import Floats
 from leadline.errors import PlanError, nearest
-from leadline.laws.families import Law
+from leadline.laws.families import Family, Law, Separable
 from leadline.laws.fit import Fit
 from leadline.laws.intervals import converged, percentile_interval
 
@@ -126,7 +126,7 @@ def plan(
     """
     fitted = law if isinstance(law, Fit) else None
     known = law.law if isinstance(law, Fit) else law
-    family = known.family
+    family = _separable(known.family)
     prefactor, powers = _cost(cost, family.variables)
     if fitted is not None and not fitted.converged:
         raise PlanError("the fit has not converged; a plan from it would mean nothing")
@@ -145,7 +145,7 @@ def plan(
         budget / prefactor,
     )
     sizes = _named(family.variables, best.resources)
-    floor = known.parameters["E"]
+    floor = known.parameters.get("E", 0.0)
     loss = floor + float(best.loss)
     growth = _named(family.variables, best.growth)
     notes: list[str] = []
@@ -182,6 +182,15 @@ def plan(
     )
 
 
+def _separable(family: Family) -> Separable:
+    """`family`, if the closed optimum holds for it."""
+    if not isinstance(family, Separable):
+        raise PlanError(
+            f"the law {family.name} has no optimum in closed form; a plan needs a separable law"
+        )
+    return family
+
+
 def _cost(cost: str, variables: tuple[str, ...]) -> tuple[float, list[float]]:
     """Prefactor and the power of each of `variables` under a cost convention."""
     if cost not in MONOMIAL_COSTS:
@@ -208,7 +217,7 @@ def _spread(
     growth: Mapping[str, float],
 ) -> tuple[dict[str, Interval], list[str]]:
     """The intervals of sizes, loss and growth from bootstrap draws, and what they leave out."""
-    family = law.family
+    family = _separable(law.family)
     kept = converged(draws)
     terms = kept.select(*family.coefficients, *family.exponents).to_numpy()
     valid = (terms > 0).all(axis=1)
@@ -223,7 +232,8 @@ def _spread(
         return {}, notes
     best = power_law_optimum(terms[valid, :count], terms[valid, count:], powers, budget)
     values = {name: best.resources[:, i] for i, name in enumerate(family.variables)}
-    values["loss"] = kept["E"].to_numpy()[valid] + best.loss
+    floors = kept["E"].to_numpy()[valid] if family.floor else 0.0
+    values["loss"] = floors + best.loss
     values |= {f"{name} growth": best.growth[:, i] for i, name in enumerate(family.variables)}
     centers = dict(estimates) | {f"{name} growth": g for name, g in growth.items()}
     found = {

@@ -45,8 +45,8 @@ def fit_table(fit: Fit, intervals: Mapping[str, Interval]) -> Table:
         for name, i in intervals.items()
     ]
     caption = (
-        f"{fit.rows} rows used, {fit.excluded} excluded; objective {fit.value:.6g} (sum of "
-        f"log-Huber, delta {fit.objective.delta:g}); status {fit.status}. {_level(intervals)}."
+        f"{fit.rows} rows used, {fit.excluded} excluded; objective {fit.value:.6g} ("
+        f"{fit.objective}); status {fit.status}. {_level(intervals)}."
     )
     columns = ["parameter", "estimate", "interval", "standard error (sandwich)"]
     return Table(caption=caption, columns=columns, rows=rows)

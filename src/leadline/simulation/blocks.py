@@ -49,7 +49,10 @@ def starting_blocks(spec: SparseRun) -> tuple[Floats, Floats]:
     across = np.stack([target, -np.ones_like(target)], 1) / np.sqrt(square)[:, None]
     eta, rho = (_roots(x, numbers.context * square)[:, None] for x in (sums, differences))
     moved = model.offset * across
-    return (eta + rho) / 2 * along + moved, (eta - rho) / 2 * along + moved
+    value, query = (eta + rho) / 2 * along + moved, (eta - rho) / 2 * along + moved
+    if model.shared_value:
+        value[:, 1] = value[0, 1]
+    return value, query
 
 
 def _roots(squares: Floats, mass: Floats) -> Floats:

@@ -67,7 +67,8 @@ def program_key(spec: SparseRun) -> Hashable:
             f"task.context: from task {short[0] + 1} on there is less than one token; expected "
             f"model.size or task.num_tasks < {short[0] + 1}, or longer contexts"
         )
-    shape = (task.num_tasks, min(spec.model.size, task.num_tasks), spec.model.constrained)
+    model = spec.model
+    shape = (task.num_tasks, min(model.size, task.num_tasks), model.constrained, model.shared_value)
     if isinstance(recipe, GradientFlow):
         return ("sparse flow", *shape)
     assert isinstance(recipe, Training)
@@ -107,6 +108,8 @@ class _Data(NamedTuple):
     strength: Float[Array, "task"]
     learns: Bool[Array, "2 2"]
     """Which coordinates of v and of w learn."""
+    shared: Bool[Array, ""]
+    """Whether the label coordinate of v is one number for all types."""
 
 
 def _batch_loss(
@@ -141,6 +144,8 @@ def _descend(
                 types = data.types[jax.random.randint(own, (batch_size,), 0, len(data.types))]
             shares = jnp.bincount(types, length=count) / batch_size
         slope = jax.grad(_batch_loss)(now, shares[: now.shape[1]], data)
+        together = jnp.where(data.shared, jnp.sum(slope[0, :, 1]), slope[0, :, 1])
+        slope = slope.at[0, :, 1].set(together)
         return now - rate * slope * data.learns[:, None, :]
 
     return jax.lax.fori_loop(first, last, step, blocks)
@@ -191,6 +196,7 @@ def _train(spec: SparseRun) -> Curve:
         matrices=jnp.asarray(token_matrices(numbers.context, numbers.strength)),
         strength=jnp.asarray(numbers.strength),
         learns=jnp.asarray(_learns(spec)),
+        shared=jnp.asarray(spec.model.shared_value),
     )
     blocks = jnp.asarray(np.stack(starting_blocks(spec)))
     found = np.empty((len(record), *blocks.shape))
@@ -227,6 +233,10 @@ def _flow(spec: SparseRun) -> Curve:
     times = np.array(recipe.times)
     start = np.stack(starting_blocks(spec))
     matrices = token_matrices(numbers.context, numbers.strength)
+    if spec.model.shared_value:
+        found = _integrate_together(spec, start, times, shares[: start.shape[1]])
+        step = np.zeros(len(times), np.int64)
+        return _curve(spec, step=step, time=times, blocks=found, shares=shares, tokens=0.0)
     found = np.empty((len(times), *start.shape))
     for s, (matrix, target) in enumerate(zip(matrices, numbers.strength.tolist(), strict=True)):
         found[:, :, s] = _integrate(
@@ -268,6 +278,44 @@ def _integrate(
     if not solution.success:
         return np.full((len(times), 2, 2), np.nan)
     return solution.y.T.reshape(-1, 2, 2)
+
+
+def _integrate_together(spec: SparseRun, start: Floats, times: Floats, shares: Floats) -> Floats:
+    """The flow of all blocks (2, task, 2) with one label coordinate of v, at `times`."""
+    from scipy.integrate import solve_ivp
+
+    numbers, learns = kept_numbers(spec), _learns(spec)
+    matrices = token_matrices(numbers.context, numbers.strength)
+    tasks = start.shape[1]
+
+    def unpack(state: Floats) -> Floats:
+        blocks = np.empty((2, tasks, 2))
+        blocks[0, :, 0], blocks[0, :, 1] = state[:tasks], state[tasks]
+        blocks[1] = state[tasks + 1 :].reshape(tasks, 2)
+        return blocks
+
+    def pack(blocks: Floats, label: float) -> Floats:
+        return np.concatenate([blocks[0, :, 0], [label], blocks[1].ravel()])
+
+    def velocity(_: float, state: Floats) -> Floats:
+        blocks = unpack(state)
+        seen = np.einsum("sij,ksj->ksi", matrices, blocks)
+        wrong = 2 * shares * (np.sum(blocks[0] * seen[1], 1) - numbers.strength)
+        moved = -wrong[None, :, None] * seen[::-1] * learns[:, None, :]
+        return pack(moved, float(moved[0, :, 1].sum()))
+
+    solution = solve_ivp(
+        velocity,
+        (0.0, float(times[-1])),
+        pack(start, float(start[0, 0, 1])),
+        method="LSODA",
+        t_eval=times,
+        rtol=1e-8,
+        atol=1e-8 * float(np.abs(start).max()),
+    )
+    if not solution.success:
+        return np.full((len(times), *start.shape), np.nan)
+    return np.stack([unpack(state) for state in solution.y.T])
 
 
 def _curve(

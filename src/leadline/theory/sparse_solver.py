@@ -6,7 +6,6 @@ fast: the time of a curve is half that of the paper.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -16,7 +15,7 @@ from leadline.errors import SolverError, SpecError, nearest
 from leadline.spec import GradientFlow, SparseRun
 from leadline.theory.sparse import Solution, adapted_output, solution, start_at
 from leadline.theory.sparse_counts import binomial_nodes
-from leadline.theory.sparse_loss import residuals, time_loss, types_drawn
+from leadline.theory.sparse_loss import time_loss, types_drawn
 from leadline.theory.sparse_types import EXPLICIT, Types, types_of
 
 EPS = float(np.finfo(np.float64).eps)
@@ -55,8 +54,8 @@ def solve(spec: SparseRun) -> Curve:
 
     `evaluation.strength` is answered for every task by what the model trained so far makes of
     sequences of that strength; finitely many training sequences by the expectation over their
-    counts. The measure "output" holds the outputs $f_s$, on sequences of that strength. The scalar "inverse_context" is the
-    largest $1/\psi_s$, the relative size of what the leading order leaves out.
+    counts. The measure "output" holds the outputs $f_s$, on sequences of that strength. The scalar
+    "inverse_context" is the largest $1/\psi_s$, the size of what the leading order leaves out.
 
     **Raises:** `SolverError` for `Training`; `SpecError` where a task has less than one token.
     """
@@ -64,6 +63,11 @@ def solve(spec: SparseRun) -> Curve:
         raise SolverError(
             f"recipe: got {type(spec.recipe).__name__} on sparse features; theory answers "
             "GradientFlow, simulate the other"
+        )
+    if spec.model.shared_value:
+        raise SolverError(
+            "model.shared_value: got True, which couples the tasks; theory answers a value vector "
+            "for each task, simulate the other"
         )
     check_context(spec)
     times = 2 * np.array(spec.recipe.times)
@@ -156,18 +160,19 @@ def _counted_loss(spec: SparseRun, times: Floats, explicit: int) -> Floats:
     """
     total, model = float(spec.task.sequences), spec.model
     types = types_drawn(spec.task, total, model=model, explicit=explicit)
-    losses = (1 - model.start) ** 2 * types.rest * np.ones(len(times))
-    for i, share in enumerate(types.probability.tolist()):
-        counts, weights = binomial_nodes(total, share)
-        one = _one_type(types, i)
-        left = residuals(one, times[:, None] * (counts / (total * share)), model=model)
-        losses += types.counts[i] * share * ((left * left) @ weights)
-    return losses
-
-
-def _one_type(types: Types, i: int) -> Types:
-    arrays = ("index", "counts", "probability", "context", "strength")
-    return dataclasses.replace(types, **{name: getattr(types, name)[i : i + 1] for name in arrays})
+    nodes = [binomial_nodes(total, share) for share in types.probability.tolist()]
+    counts = np.concatenate([c for c, _ in nodes])
+    which = np.repeat(np.arange(len(nodes)), [len(c) for c, _ in nodes])
+    share = types.probability[which]
+    weights = np.concatenate([w for _, w in nodes]) * (types.counts * types.probability)[which]
+    strength = types.strength[which]
+    rates = _rates(spec, types)[which] * counts / (total * share)
+    start = start_at(model.start * strength, invariant=model.invariant)
+    losses = [
+        float(solution(t, rate=rates, strength=strength, start=start).residual ** 2 @ weights)
+        for t in times.tolist()
+    ]
+    return np.array(losses) + (1 - model.start) ** 2 * types.rest
 
 
 def _recorded(spec: SparseRun, times: Floats) -> tuple[Measure, ...]:

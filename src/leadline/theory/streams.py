@@ -23,11 +23,11 @@ from leadline.theory.contour import Complex
 
 BLOCK = 2**18
 """Complex numbers held at once by a sum over modes."""
-FAR = 30.0
+FAR = 4.0
 """Where the continuation starts, in edges of the spectrum."""
-STRIDE = 2.0
+STRIDE = 3.0
 """By how much it comes closer in a stage."""
-ON_THE_WAY, CONVERGED = 1e-3, 1e-9
+ON_THE_WAY, CONVERGED = 0.1, 1e-9
 """The last relative step of Newton's method, whose error is about its square."""
 MAX_NEWTON = 40
 
@@ -179,8 +179,8 @@ def edge(stream: Stream) -> float:
 
 def subordinate(stream: Stream, s: Complex, *, end: float) -> Complex:
     r"""$\kappa(s)$ for `s` in the upper half plane (any shape): Newton's method, followed from
-    infinity, where $\kappa\simeq s/\operatorname{mean}B$, along the ray to each `s`, which stays clear
-    of the spectrum; `end` is the edge of $M$.
+    infinity, where $\kappa\simeq s/\operatorname{mean}B$, along the ray to each `s`, which stays
+    clear of the spectrum; `end` is the edge of $M$.
 
     **Raises:** `SolverError` where it does not converge.
     """

@@ -15,9 +15,8 @@ import numpy as np
 from leadline.curve import Floats
 from leadline.errors import SolverError
 
-TERMS = 24
 NARROWEST = 2.0**-20
-"""In units of $\\operatorname{asinh}(x/$`scale`$)$; narrower pieces are not refined."""
+"""In units of asinh(x / scale); narrower pieces are not refined."""
 
 
 class Tabulated:
@@ -38,10 +37,11 @@ class Tabulated:
         self._tolerance = tolerance
         self._starts: list[float] = []
         self._pieces: list[tuple[float, Floats]] = []
-        angles = np.pi * (np.arange(TERMS) + 0.5) / TERMS
+        terms = math.ceil(8 - 1.6 * math.log10(tolerance))
+        angles = np.pi * (np.arange(terms) + 0.5) / terms
         self._nodes = np.cos(angles)
-        self._order = np.arange(TERMS)
-        self._transform = np.cos(np.outer(self._order, angles)) * (2 / TERMS)
+        self._order = np.arange(terms)
+        self._transform = np.cos(np.outer(self._order, angles)) * (2 / terms)
         self._transform[0] /= 2
         self.error = 0.0
 

@@ -80,9 +80,9 @@ def figure(tables: Tables) -> Figure:
         name="bordelon2025-depth",
         caption=(
             "Least loss against depth, rotated covariances in infinite dimension, ν = 1.25, β = "
-            "0.8, infinite context and time. Tied layers fall as $L^{-β}$; the published scale "
-            "γ = L/λ₁ loses the constant factor $2^β$ = 1.74. Untied layers can do better: the "
-            "residual polynomial with free roots falls as $L^{-β(2+ν)}$, an algorithm's bound that "
+            "0.8, infinite context and time. Tied layers fall as L^(-β); the published scale "
+            "γ = L/λ₁ loses the constant factor 2^β = 1.74. Untied layers can do better: the "
+            "residual polynomial with free roots falls as L^(-β(2+ν)), an algorithm's bound that "
             "training reaches only by leaving the saddle of Figure 8."
         ),
         alternative="Three lines on log axes; that of untied layers is far steeper.",

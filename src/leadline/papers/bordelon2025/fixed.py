@@ -145,8 +145,8 @@ def figure3(tables: Tables) -> Figure:
         caption=(
             "Figure 3. Fixed covariance at infinite context, gradient flow of the matrix Γ from "
             f"zero. (a) Eigenvalues of Γ in {DIM} dimensions, ν = β = 1: modes are learned one "
-            "after the other, in the order of $ω_kλ_k^3$. (b) Loss for power-law spectra, ν = β = "
-            "1. Solid: infinite dimension; one power law, $t^{-νβ/(νβ+2ν+1)}$ (gray), and depth "
+            "after the other, in the order of ω_k λ_k³. (b) Loss for power-law spectra, ν = β = "
+            "1. Solid: infinite dimension; one power law, t^(-νβ/(νβ+2ν+1)) (gray), and depth "
             f"only raises it. Dotted and points: {DIM} dimensions. (c) Inputs turned by θ, ν = "
             f"0.5, β = 1, {DIM} dimensions. Solid: fully trained, Γ = LΣ⁻¹; left of the vertical "
             "line the spectral radius of I - Σ⁻¹Σ' is below one and depth lowers the loss, right "

@@ -191,7 +191,7 @@ def figure4(tables: Tables) -> Figure:
             f"flow ends in a plateau. (b) Landscape in γ, β = 0.8, {LANDSCAPE_DIM} dimensions: the "
             "minimum (stars) approaches the edge of stability γ = 2L/λ₁ (solid line), not L/λ₁ "
             "(dashed line). (c) Loss against time by depth, β = 0.8: one power law, until the "
-            "plateau (dashed: the least loss of that depth), which falls as $L^{-β}$. Points: "
+            "plateau (dashed: the least loss of that depth), which falls as L^(-β). Points: "
             "simulation of the matrix Γ on sampled bases."
         ),
         alternative=(

@@ -179,7 +179,7 @@ def takano_claim() -> dict[str, Any]:
         "takano-optimum",
         "README of the package chinchilla",
         "The law in the README minimizes its mean asymmetric absolute error (10 to 1) on these 234 "
-        "runs, to a thousandth.",
+        "points, to a thousandth.",
         ratio,
         corrected=None,
         effect=1e-3,

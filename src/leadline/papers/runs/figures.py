@@ -121,7 +121,7 @@ def _estimates() -> dict[str, dict[str, Interval | float | tuple[float, tuple[fl
         "ours, all 245": dict(ours(fits.chinchilla(0))),
         "ml-scalefit's protocol, 217": dict(ours(fits.scalefit("raw"))),
         "ours, the same 217": dict(ours(fits.scalefit("log"))),
-        "Takano's README, 234 other runs": dict(KYOTAKANO.parameters),
+        "Takano's README, 234 points": dict(KYOTAKANO.parameters),
         "its objective, ours": dict(takano.law.parameters),
     }
     return found
@@ -159,8 +159,8 @@ def compared() -> Figure:
             "Floor and exponents of parameters and tokens by source. Bars: 95% intervals "
             "(percentiles of 1,000 bootstraps over runs; Besiroglu's of 4,000). Five points of 245 "
             "move β by more than half of its interval; raw or log losses hardly matter. "
-            "Hoffmann's floor and β lie outside. Takano's runs are other runs, fitted to their "
-            "lower envelope."
+            "Hoffmann's floor and β lie outside. Takano's table has the points with at least one "
+            "token a parameter, and its asymmetric objective follows their lower envelope."
         ),
         alternative=(
             "Three columns of points with horizontal bars; Hoffmann's floor and beta lie left of "

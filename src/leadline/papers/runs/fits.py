@@ -60,7 +60,7 @@ def scalefit(residual: str) -> Fit:
 
 @cache
 def takano() -> tuple[Fit, float]:
-    """The runs of the package chinchilla by its own objective, and by how much the law of its
+    """The points of the package chinchilla by its own objective, and by how much the law of its
     README exceeds that optimum.
     """
     fitted = fit(

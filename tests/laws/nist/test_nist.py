@@ -1,7 +1,23 @@
-"""The models of the NIST problems, as functions of the columns and the parameters by name."""
+"""The 27 nonlinear problems of NIST's Statistical Reference Datasets, from both of their starts.
+
+strd.json holds the data and the certified values (NIST/ITL StRD, public domain); the models are
+written here from the formulas that NIST states. `LINEAR` names the parameters in which a model is
+linear, counted from 0.
+"""
+
+import json
+from pathlib import Path
 
 import numpy as np
+import polars as pl
+import pytest
 
+from leadline.laws import LeastSquares, custom, fit
+from leadline.runs import Runs, nothing_excluded
+
+PROBLEMS = {
+    p["name"]: p for p in json.loads((Path(__file__).parent / "strd.json").read_text())["problems"]
+}
 exp = np.exp
 
 
@@ -99,3 +115,50 @@ LINEAR = {
 
 def nelson(x1, x2, b):
     return b[0] - b[1] * x1 * exp(-b[2] * x2)
+
+
+def pose(name):
+    problem = PROBLEMS[name]
+    names = [f"b{i + 1}" for i in range(len(problem["values"]))]
+    columns = {f"x{i + 1}": x for i, x in enumerate(problem["x"])}
+    loss = np.array(problem["y"])
+    if name == "Nelson":
+        # the model is one of log y
+        loss = np.log(loss)
+
+    def function(at, parameters):
+        b = [parameters[n] for n in names]
+        return nelson(at["x1"], at["x2"], b) if name == "Nelson" else MODELS[name](at["x1"], b)
+
+    family = custom(
+        function, names, list(columns), name=name, linear=[names[i] for i in LINEAR.get(name, ())]
+    )
+    frame = pl.DataFrame({"loss": loss, **columns})
+    return family, Runs(frame=frame, units={}, excluded=nothing_excluded(), source=name)
+
+
+def test_all_problems_are_here():
+    assert len(PROBLEMS) == 27
+    assert set(PROBLEMS) == {*MODELS, "Nelson"}
+
+
+@pytest.mark.parametrize("start", ["start1", "start2"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_certified_values_and_standard_errors(name, start):
+    problem = PROBLEMS[name]
+    family, runs = pose(name)
+    first = dict(zip(family.parameters, problem[start], strict=True))
+    got = fit(family, runs, objective=LeastSquares(residual="raw"), starts=[first])
+    assert got.status == "ok"
+    assert got.law.vector == pytest.approx(problem["values"], rel=1e-6)
+    errors = list(got.model_standard_errors.values())
+    if name == "Lanczos1":
+        # residuals of 8e-14 beside losses of 1 keep three digits in double precision, and so do
+        # the standard errors, which are proportional to them; the parameters keep ten
+        assert got.law.vector == pytest.approx(problem["values"], rel=1e-9)
+        assert errors == pytest.approx(problem["errors"], rel=3e-3)
+        assert 2 * got.value == pytest.approx(problem["rss"], rel=5e-3)
+    else:
+        assert errors == pytest.approx(problem["errors"], rel=1e-6)
+        assert 2 * got.value == pytest.approx(problem["rss"], rel=1e-9)
+        assert got.scale == pytest.approx(problem["sigma"], rel=1e-6)
