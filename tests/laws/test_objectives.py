@@ -235,3 +235,13 @@ def test_a_robust_objective_has_no_model_errors(epoch):
 def test_impossible_objectives_are_refused(build):
     with pytest.raises(FitError, match="got"):
         build()
+
+
+@pytest.mark.parametrize("objective", [StudentT(), LeastSquares(residual="raw")], ids=str)
+def test_the_order_of_rows_changes_nothing(epoch, objective):
+    order = np.random.default_rng(0).permutation(len(epoch))
+    one = fit(CHINCHILLA, epoch, objective=objective)
+    two = fit(CHINCHILLA, as_runs(epoch.frame[order]), objective=objective)
+    assert one.law.parameters == two.law.parameters
+    assert one.digest == two.digest
+    assert np.array_equal(one.residuals[order], two.residuals)

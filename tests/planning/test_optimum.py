@@ -186,3 +186,12 @@ def test_a_fit_at_its_floor_is_planned_with_a_note():
 def test_too_few_draws_are_refused(fitted, draws):
     with pytest.raises(FitError, match="an interval needs 20"):
         plan(fitted, 1e22, draws=draws.head(4))
+
+
+def test_a_law_without_a_closed_optimum_is_refused():
+    from leadline.laws import KAPLAN
+
+    parameters = {"N_c": 8.8e13, "D_c": 5.4e13, "alpha_N": 0.076, "alpha_D": 0.095}
+    law = Law(family=KAPLAN, parameters=parameters, units={})
+    with pytest.raises(PlanError, match="the law kaplan has no optimum in closed form"):
+        plan(law, 1e21)

@@ -17,7 +17,7 @@ from leadline.laws.design import Design, Sample, sample, separable_design
 from leadline.laws.families import Family, Law, Separable
 from leadline.laws.forms import Custom
 from leadline.laws.newton import Minima
-from leadline.laws.objectives import Huber, LeastSquares, Objective
+from leadline.laws.objectives import Huber, LeastSquares, Objective, has_noise_model
 from leadline.laws.search import draw_starts, solve_linear
 from leadline.laws.solve import LIMIT_OF_SCALE, ROUNDING, Task
 from leadline.laws.starts import SMALLEST, grid_starts, start_count
@@ -360,7 +360,7 @@ def _assess(
     tie = size * 1e-12 + floor + (4 * np.sqrt(size * floor) if problem.design is None else 0.0)
     chosen = np.array([np.lexsort([first, ~ends.sound, value > least + tie])[0]])
     best = newton.take(ends, chosen)
-    if problem.design is None:
+    if problem.design is None and has_noise_model(objective):
         best = solve.sharpen(task, best, width)
     at, slope, converged = best.unknowns[0], best.gradient[0], bool(best.sound[0])
     optima = np.sort(value[ends.sound])

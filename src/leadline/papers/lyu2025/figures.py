@@ -278,9 +278,9 @@ def figure10(tables: Tables) -> Figure:
         ax.legend()
     return Figure(
         name=f"{NAME}-figure10",
-        caption="Figure 10. One label coordinate of the value vector for all tasks: simulated times "
-        "at which tasks reach half their strength; gray: the heuristic s^(α + 2γ - 1/2).",
-        alternative="Two rising bands of points on log axes with straight lines through their ends.",
+        caption="Figure 10. One label coordinate of the value vector for all tasks: simulated "
+        "times at which tasks reach half their strength; gray: the heuristic s^(α + 2γ - 1/2).",
+        alternative="Two rising bands of points on log axes with lines through their ends.",
         canvas=canvas,
         numbers=pl.concat(frames),
     )
