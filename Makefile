@@ -14,8 +14,8 @@ test-full: .venv/ready
 	$(BIN)/pytest -n 2 --dist worksteal
 
 lint: .venv/ready
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 

@@ -402,7 +402,10 @@ TABLES = [
     ("fit all-bad.csv", "all-bad.csv: no usable rows; 2 bad rows: row 1: loss nan (not finite), "),
     ("fit text.jsonl", "text.jsonl: no usable rows; 1 bad row: row 1: params 1e8 (a number stored"),
     (f"fit {'long' * 99}.csv", "long"),
-    ("fit good.csv --law chinchila", "law: got 'chinchila', expected chinchilla or separable (did"),
+    (
+        "fit good.csv --law chinchila",
+        "law: got 'chinchila', expected one of chinchilla, kaplan, separable",
+    ),
     ("fit good.csv --law separable", "variables: --law separable needs --variables"),
     (
         "fit good.csv --law separable --variables params,token",

@@ -22,11 +22,28 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, one record a lin
 FileArgument = Annotated[
     str, typer.Argument(help="csv, jsonl or parquet file, or the name of a bundled table.")
 ]
-LawName = Annotated[str, typer.Option("--law", help="chinchilla or separable.")]
-Variables = Annotated[
-    str | None, typer.Option(help="Variables of a separable law, such as width,depth,tokens.")
+LawName = Annotated[
+    str,
+    typer.Option("--law", help="chinchilla, separable, power, kaplan, broken, turning or rotated."),
 ]
-Delta = Annotated[float, typer.Option(help="Width of the Huber loss of log residuals.")]
+Variables = Annotated[
+    str | None, typer.Option(help="Variables of the law, such as width,depth,tokens.")
+]
+Delta = Annotated[float, typer.Option(help="Width of the Huber loss of the residuals.")]
+ObjectiveName = Annotated[
+    str,
+    typer.Option(
+        "--objective", help="huber, least-squares, student-t or asymmetric; raw-... of raw losses."
+    ),
+]
+Fixed = Annotated[
+    list[str] | None,
+    typer.Option("--fixed", help="NAME=VALUE: a parameter that stays."),
+]
+Shared = Annotated[
+    list[str] | None,
+    typer.Option("--shared", help="Exponents that are one, a_width,a_depth."),
+]
 Drop = Annotated[
     int, typer.Option(min=0, help="Leave out the largest losses, this many, and ties.")
 ]
