@@ -84,8 +84,11 @@ def landscapes(scale: str) -> tuple[Sweep, ...]:
 
 
 def final_losses(scale: str) -> tuple[Sweep, ...]:
-    """The least loss over gamma against the context ratio, at every depth; and at P = D in three
-    sizes, from which the simulation is extrapolated in 1/D.
+    """The least loss over gamma against the context ratio, at every depth; and in three sizes,
+    from which the simulation is extrapolated in 1/D.
+
+    At P = D the best scale of deep models is the edge of stability itself, where finite size
+    enters by powers of D^(-2/3); at P = 4D it lies within, and terms in 1/D remain.
     """
     dim, contexts = (256, 2048) if scale == "paper" else (128, 256)
     theory = [
@@ -95,15 +98,15 @@ def final_losses(scale: str) -> tuple[Sweep, ...]:
     ]
     points = [isotropic(dim, ratio=ratio, depth=depth) for ratio in RATIOS for depth in ALL_DEPTHS]
     noisy = [isotropic(4096, ratio=1.0, depth=16, noise=noise) for noise in NOISES]
-    square = [
-        isotropic(size, ratio=1.0, depth=depth, contexts=contexts)
+    sized = [
+        isotropic(size, ratio=ratio, depth=depth, contexts=contexts)
         for size in (dim // 4, dim // 2, dim)
-        for depth in (1, 16)
+        for ratio, depth in ((1.0, 1), (4.0, 1), (4.0, 4))
     ]
     return (
         Sweep(name=f"{NAME}/final/theory", engine="theory", runs=(*theory, *noisy)),
         Sweep(name=f"{NAME}/final/simulation", engine="simulation", runs=tuple(points)),
-        Sweep(name=f"{NAME}/square/simulation", engine="simulation", runs=tuple(square)),
+        Sweep(name=f"{NAME}/sized/simulation", engine="simulation", runs=tuple(sized)),
     )
 
 
