@@ -220,7 +220,7 @@ def column(name, value):
         ),
         ("figure4c/theory", tilted(-0.01), "rrs-time-exponent", "not reproduced"),
         ("figure4c/theory", column("curve_loss", 2 * LOSS), "rrs-time-constant", "not reproduced"),
-        ("figure4c/simulation", tilted(0.006), "rrs-local-slope", "not reproduced"),
+        ("slope/simulation", tilted(0.006), "rrs-local-slope", "not reproduced"),
         # the scale of the paper, and its loss
         ("depth/theory", column("best_gamma", pl.col("depth")), "rrs-best-scale", "reproduced"),
         ("depth/theory", column("loss", pl.col("loss") ** 1.1), "rrs-depth-exponent",
