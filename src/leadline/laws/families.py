@@ -153,7 +153,8 @@ class PowerSum(Family):
         _, coefficients, exponents = self._split(scaled)
         powers, slopes = self.powers(exponents)
         first, terms = int(self.floor), len(self.coefficients)
-        factor = level * np.exp(-(powers @ centers))
+        # the coefficient of an ill-posed draw may leave the range of doubles: it stays at the end
+        factor = level * np.exp(np.minimum(-(powers @ centers), 700.0))
         raw = scaled.copy()
         raw[:, :first] *= level
         raw[:, first : first + terms] *= factor
