@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 
 from leadline.errors import SpecError, StoreError, nearest
+from leadline.ident import run_id
 from leadline.report.figures import Figure
 from leadline.report.page import Section
 from leadline.spec import RunSpec, Sweep
@@ -132,7 +133,14 @@ def answer(
             summary = run_sweep(sweep, place, backend=backend, workers=workers)
             if summary.exit_code:
                 raise StoreError(" ".join(str(summary).split("\n")))
-        return {s.name: load_runs(place, sweep=s).frame for s in paper.sweeps(scale)}
+        return {s.name: _in_order(load_runs(place, sweep=s).frame, s) for s in paper.sweeps(scale)}
+
+
+def _in_order(frame: pl.DataFrame, sweep: Sweep) -> pl.DataFrame:
+    """The stored runs of `sweep`, which come sorted by id, in the order of the sweep."""
+    ids = [run_id(spec, engine=sweep.engine) for spec in sweep.runs]
+    order = pl.DataFrame({"run_id": list(dict.fromkeys(ids))})
+    return order.join(frame, on="run_id", how="left", maintain_order="left").select(frame.columns)
 
 
 def reproduce(
