@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -306,3 +307,16 @@ def test_dotted_paths_name_every_field():
         for name in path.split("."):
             value = getattr(value, name)
         assert replace(run(), path, value) == run()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"weight_decay": 0.1}, "recipe.weight_decay: got 0.1 with optimizer 'sgd'"),
+        ({"warmup": 11}, "recipe.warmup: got 11 with recipe.steps = 10"),
+        ({"optimizer": "adm"}, "recipe.optimizer: got 'adm', expected one of"),
+    ],
+)
+def test_training_names_what_cannot_be(changes, message):
+    with pytest.raises(SpecError, match=re.escape(message)):
+        Training(steps=10, batch_size=2, queries=1, rate=0.1, **changes)

@@ -27,7 +27,7 @@ _KINDS: dict[str, type[Spec]] = {
     kind.__name__: kind
     for kind in vars(_spec).values()
     if isinstance(kind, type) and issubclass(kind, Spec)
-    if kind not in (Spec, _spec.RegressionRun, _spec.SparseRun)
+    if kind is not Spec and _spec.RunSpec not in kind.__bases__
 }
 
 

@@ -26,6 +26,7 @@ from leadline.spec import (
     ReducedAttention,
     RunSpec,
     Training,
+    fields,
     flat,
     source_capacity,
 )
@@ -147,12 +148,12 @@ def test_ids_of_the_first_version_have_not_changed():
 def test_a_new_field_with_its_first_default_keeps_old_ids(monkeypatch):
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Longer(specs.GivenScale):
-        momentum: specs.NonNegative = dataclasses.field(default=0.0, metadata={"added": True})
+        momentum: fields.NonNegative = dataclasses.field(default=0.0, metadata={"added": True})
 
     Longer.__name__ = "GivenScale"
-    hints = {"gamma": specs.Real, "momentum": specs.NonNegative}
-    hints_of = specs.field_hints
-    monkeypatch.setattr(specs, "field_hints", lambda k: hints if k is Longer else hints_of(k))
+    hints = {"gamma": fields.Real, "momentum": fields.NonNegative}
+    hints_of = fields.field_hints
+    monkeypatch.setattr(fields, "field_hints", lambda k: hints if k is Longer else hints_of(k))
     old = PROBES["theory"]["isotropic given"]
     new = dataclasses.replace(old, recipe=Longer(gamma=2.0))
     assert run_id(new, engine="theory") == run_id(old, engine="theory")

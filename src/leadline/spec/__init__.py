@@ -1,0 +1,62 @@
+"""What is asked: spectra, tasks, models, recipes, evaluations, runs and sweeps.
+
+Everything here is a frozen value over plain numbers, strings and tuples, checked once when it is
+made. Both engines answer a `RunSpec`; neither appears here.
+"""
+
+from leadline.spec.fields import MAX_SEED, Bounds, Spec, check_value, field_hints
+from leadline.spec.models import PerTaskAttention, ReducedAttention
+from leadline.spec.paths import dotted_paths, grid, replace
+from leadline.spec.question import (
+    Model,
+    Recipe,
+    RegressionRun,
+    RunSpec,
+    SparseRun,
+    Sweep,
+    Task,
+    is_regression,
+    is_sparse,
+)
+from leadline.spec.recipes import BestScale, Evaluation, GivenScale, GradientFlow, Training
+from leadline.spec.tasks import (
+    InContextRegression,
+    SparseFeatures,
+    Spectrum,
+    Turn,
+    flat,
+    source_capacity,
+)
+
+__all__ = [
+    "MAX_SEED",
+    "BestScale",
+    "Bounds",
+    "Evaluation",
+    "GivenScale",
+    "GradientFlow",
+    "InContextRegression",
+    "Model",
+    "PerTaskAttention",
+    "Recipe",
+    "ReducedAttention",
+    "RegressionRun",
+    "RunSpec",
+    "SparseFeatures",
+    "SparseRun",
+    "Spec",
+    "Spectrum",
+    "Sweep",
+    "Task",
+    "Training",
+    "Turn",
+    "check_value",
+    "dotted_paths",
+    "field_hints",
+    "flat",
+    "grid",
+    "is_regression",
+    "is_sparse",
+    "replace",
+    "source_capacity",
+]
