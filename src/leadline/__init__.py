@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         turning,
     )
     from leadline.papers import reproduce
+    from leadline.planning.exact import ShapePlan, best_shape
     from leadline.planning.optimum import Plan, plan
     from leadline.report.page import write_report
     from leadline.runs import Runs
@@ -86,6 +87,7 @@ __all__ = [
     "ReducedAttention",
     "RunSpec",
     "Runs",
+    "ShapePlan",
     "SparseFeatures",
     "Spectrum",
     "Store",
@@ -94,6 +96,7 @@ __all__ = [
     "Training",
     "Turn",
     "__version__",
+    "best_shape",
     "bootstrap",
     "broken",
     "custom",
@@ -137,6 +140,7 @@ _HOMES = {
     "laws.profiles": ("profile",),
     "laws.read": ("read_runs",),
     "papers": ("reproduce",),
+    "planning.exact": ("ShapePlan", "best_shape"),
     "planning.optimum": ("Plan", "plan"),
     "report.page": ("write_report",),
     "runs": ("Runs",),

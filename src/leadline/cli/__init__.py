@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from leadline.cli import laws, papers, regression, sweeps
+from leadline.cli import laws, papers, planning, regression, sweeps
 from leadline.errors import LeadlineError
 
 app = typer.Typer(
@@ -28,7 +28,7 @@ for command in (
     laws.fit,
     laws.forecast,
     laws.compare,
-    laws.plan,
+    planning.plan,
     papers.reproduce,
     papers.demo,
 ):

@@ -69,6 +69,24 @@ Workers = Annotated[
 PaperName = Annotated[str, typer.Argument(help="Name of the paper, such as bordelon2025.")]
 
 
+def extent(name: str, text: str) -> int | float:
+    """The whole number or infinity that `text` says."""
+    try:
+        return float(text) if text in ("inf", "infinity") else int(text)
+    except ValueError:
+        raise LeadlineError(f"{name}: got {text!r}, expected a whole number or inf") from None
+
+
+def said(call: typer.Context) -> dict[str, str]:
+    """The options that were given on the command line, and how each is written."""
+    return {
+        parameter.name or "": parameter.opts[0]
+        for parameter in call.command.params
+        if (source := call.get_parameter_source(parameter.name or "")) is not None
+        and source.name == "COMMANDLINE"
+    }
+
+
 def plain(value: Any) -> Any:
     """`value` as JSON data: null for what is not a number, text for infinity."""
     if isinstance(value, dict):

@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from leadline.cli.options import Beta, Covariance, Json, Noise, Nu, Number, SpecFile, emit
+from leadline.cli.options import (
+    Beta,
+    Covariance,
+    Json,
+    Noise,
+    Nu,
+    Number,
+    SpecFile,
+    emit,
+    extent,
+    said,
+)
 from leadline.errors import LeadlineError
 
 if TYPE_CHECKING:
     from leadline.curve import Curve
     from leadline.spec import RunSpec
-
-
-def _extent(name: str, text: str) -> int | float:
-    try:
-        return float(text) if text in ("inf", "infinity") else int(text)
-    except ValueError:
-        raise LeadlineError(f"{name}: got {text!r}, expected a whole number or inf") from None
 
 
 def _read_spec(call: typer.Context, path: Path, *, beside: tuple[str, ...]) -> RunSpec:
@@ -29,11 +33,9 @@ def _read_spec(call: typer.Context, path: Path, *, beside: tuple[str, ...]) -> R
     from leadline.ident import from_json
     from leadline.spec import RunSpec
 
-    for parameter in call.command.params:
-        name = parameter.name or ""
-        source = call.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE" and name not in beside:
-            raise LeadlineError(f"{parameter.opts[0]}: the file {path} says this; leave it out")
+    for name, option in said(call).items():
+        if name not in beside:
+            raise LeadlineError(f"{option}: the file {path} says this; leave it out")
     try:
         spec = from_json(path.read_text("utf-8"))
     except OSError as error:
@@ -68,7 +70,7 @@ def _run_spec(
     )
 
     check_value("covariance", covariance, field_hints(InContextRegression)["covariance"])
-    size = _extent("dim", dim)
+    size = extent("dim", dim)
     if (nu is None) != (beta is None):
         raise LeadlineError("nu, beta: a power-law spectrum needs both --nu and --beta")
     if nu is not None and beta is not None:
@@ -85,10 +87,10 @@ def _run_spec(
         task=InContextRegression(
             spectrum=spectrum,
             covariance=covariance,  # type: ignore[arg-type]  # checked by the spec
-            context=_extent("context", context),
+            context=extent("context", context),
             noise=noise,
         ),
-        model=ReducedAttention(depth=_extent("depth", depth)),
+        model=ReducedAttention(depth=extent("depth", depth)),
         recipe=BestScale(),
     )
 
@@ -222,7 +224,7 @@ def train(
         recipe = specs.Training(
             steps=steps,
             batch_size=batch_size,
-            queries=_extent("queries", queries),
+            queries=extent("queries", queries),
             rate=0.05 * run.task.spectrum.dim if rate is None else rate,
         )
         points = {round(steps * i / records) for i in range(records + 1)}

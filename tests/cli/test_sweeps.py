@@ -1,12 +1,9 @@
 """The commands on sweeps and stored runs."""
 
 import json
-import sys
 
 import polars as pl
 import pytest
-
-from leadline import cli
 
 SWEEP = """
 from leadline.spec import *
@@ -28,19 +25,9 @@ def wrong():
 """
 
 
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def definition(tmp_path):
     (tmp_path / "mine.py").write_text(SWEEP)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["leadline", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        said = capsys.readouterr()
-        return stopped.value.code, said.out, said.err
-
-    return call
 
 
 def sweep(run, *more):

@@ -1,37 +1,9 @@
 """The commands on tables and laws beyond the plain fit."""
 
-import json
-import sys
-
 import polars as pl
 import pytest
 
 from leadline import cli
-
-
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["leadline", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        said = capsys.readouterr()
-        return stopped.value.code, said.out, said.err
-
-    return call
-
-
-@pytest.fixture
-def records(run):
-    def call(line):
-        code, out, err = run(*line.split(), "--json")
-        assert (code, err) == (0, "")
-        return [json.loads(text) for text in out.splitlines()]
-
-    return call
-
 
 CHINCHILLA = "chinchilla_epoch.csv --drop-largest-losses 5"
 
