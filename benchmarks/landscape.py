@@ -12,6 +12,8 @@ import os
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 
+import importlib.util
+import itertools
 import json
 import math
 import resource
@@ -23,7 +25,14 @@ from functools import partial
 import numpy as np
 
 from leadline.planning.exact import best_shape
-from leadline.spec import InContextRegression, source_capacity
+from leadline.spec import (
+    Evaluation,
+    GivenScale,
+    InContextRegression,
+    ReducedAttention,
+    RunSpec,
+    source_capacity,
+)
 from leadline.theory.compression import compressed
 from leadline.theory.equivalents import landscape
 from leadline.theory.streams import Stream, edge
@@ -31,6 +40,8 @@ from leadline.theory.streams import Stream, edge
 REPEATS = 5
 STANDARD_ERROR = 0.003
 CONTEXT, WIDTH = 200, 100
+BATCH = 25
+"""Contexts of one call of the simulation."""
 
 
 def seconds(work: Callable[[], object]) -> tuple[float, float]:
@@ -55,6 +66,13 @@ def hundred_scales() -> None:
     modes = compressed(source_capacity(1000, nu=1.25, beta=0.8))
     system = Stream(modes=modes, context=200, width=300, projection="orthogonal")
     gamma = np.linspace(0.01, 1, 100) * 2 * 64 / edge(system)
+    cpu, wall = seconds(lambda: landscape(system, 8 * gamma[50], depth=512))
+    report(
+        what="first scale, D 1000, N 300, P 200, L 512",
+        ours_cpu_s=cpu,
+        ours_wall_s=wall,
+        must_mib=4096,
+    )
     median(
         lambda: landscape(system, gamma, depth=64),
         "landscape of 100 scales, D 1000, N 300, P 200, L 64",
@@ -99,6 +117,26 @@ def drawn(rng: np.random.Generator, lam: np.ndarray) -> tuple[np.ndarray, np.nda
     return x, frame
 
 
+def simulation(gamma: np.ndarray) -> Callable[[], object]:
+    """The answer of `leadline.simulation` at every scale, on `BATCH` new contexts a call."""
+    from leadline.simulation.train import train
+
+    task = InContextRegression(
+        spectrum=source_capacity(400, nu=1.25, beta=0.8), covariance="rotated", context=CONTEXT
+    )
+    model = ReducedAttention(depth=64, width=WIDTH, projection="orthogonal")
+    seeds = itertools.count()
+
+    def batch() -> object:
+        evaluation = Evaluation(contexts=BATCH, seed=next(seeds))
+        recipes = [GivenScale(gamma=g) for g in gamma]
+        return train(
+            [RunSpec(task=task, model=model, recipe=r, evaluation=evaluation) for r in recipes]
+        )
+
+    return batch
+
+
 def against_sampling() -> None:
     """Ours against Monte Carlo at D = 400 to a standard error of 0.3%, 20 scales."""
     k = np.arange(1, 401.0)
@@ -110,12 +148,19 @@ def against_sampling() -> None:
     middle = gamma[10:11] / 64
     losses = [absorbed_draw(rng, lam, power / lam, middle)[0] for _ in range(100)]
     draws = math.ceil((statistics.stdev(losses) / statistics.mean(losses) / STANDARD_ERROR) ** 2)
-    for name, draw in (("literal", literal_draw), ("absorbed", absorbed_draw)):
+    opponents: dict[str, tuple[Callable[[], object], int]] = {
+        "literal": (lambda: literal_draw(rng, lam, power / lam, gamma / 64), 1),
+        "absorbed": (lambda: absorbed_draw(rng, lam, power / lam, gamma / 64), 1),
+    }
+    if importlib.util.find_spec("jax"):
+        opponents["simulation"] = simulation(gamma), BATCH
+    for name, (draw, count) in opponents.items():
         ratios: list[float] = []
+        draw()  # compiles
         for _ in range(REPEATS):
             ours, _ = seconds(lambda: landscape(system, gamma, depth=64))
-            theirs, _ = seconds(lambda draw=draw: draw(rng, lam, power / lam, gamma / 64))
-            ratios.append(theirs * draws / ours)
+            theirs, _ = seconds(draw)
+            ratios.append(theirs / count * draws / ours)
         report(
             what=f"landscape of 20 scales against Monte Carlo ({name}), D 400, N 100, P 200, L 64",
             draws=draws,

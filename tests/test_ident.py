@@ -25,6 +25,7 @@ from leadline.spec import (
     Spectrum,
     Sweep,
     Training,
+    Transformer,
     Turn,
     dotted_paths,
     flat,
@@ -194,7 +195,14 @@ TOGETHER = {
 """What must change with a field."""
 
 
-ELSEWHERE = ("task.turn", "evaluation.task.spectrum.dim", "evaluation.strength")
+ELSEWHERE = (
+    "task.turn",
+    "evaluation.task.spectrum.dim",
+    "evaluation.strength",
+    "evaluation.relative_error",
+    *(f"recipe.{name}" for name in ("optimizer", "weight_decay", "schedule", "warmup")),
+    "recipe.precision",
+)
 """Fields that another kind of run has, or that go together with one above."""
 
 
@@ -333,3 +341,40 @@ def test_fields_with_defaults_may_be_left_out():
     for name in ("evaluation", "seed"):
         del plain[name]
     assert from_json(json.dumps(plain)) == replace(BASE, "evaluation", Evaluation())
+
+
+def test_every_field_of_an_optimizer_is_part_of_the_id():
+    task = InContextRegression(spectrum=flat(8), covariance="isotropic", context=4)
+    recipe = Training(
+        steps=10, batch_size=4, queries=8, rate=0.5, optimizer="adamw", weight_decay=0.1
+    )
+    base = RunSpec(
+        task=task,
+        model=Transformer(depth=2, width=12),
+        recipe=recipe,
+        evaluation=Evaluation(queries=8),
+    )
+    changes = {
+        "recipe.weight_decay": 0.2,
+        "recipe.schedule": "cosine",
+        "recipe.warmup": 3,
+        "recipe.precision": "double",
+        "model.depth": 3,
+        "model.width": 24,
+        "model.heads": 2,
+        "model.attention": "softmax",
+        "model.mlp": 2,
+        "model.tied": True,
+        "model.trainable": "attention",
+        "model.channels": "separate",
+        "model.scaling": "standard",
+        "model.initial": "aligned",
+        "model.start": 0.5,
+    }
+    ids = {run_id(base, engine="simulation")}
+    for path, value in changes.items():
+        ids.add(run_id(replace(base, path, value), engine="simulation"))
+    plain = replace(base, "recipe", Training(steps=10, batch_size=4, queries=8, rate=0.5))
+    ids |= {run_id(plain, engine="simulation")}
+    ids |= {run_id(replace(plain, "recipe.optimizer", "adam"), engine="simulation")}
+    assert len(ids) == len(changes) + 3

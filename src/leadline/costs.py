@@ -38,6 +38,10 @@ def _in_context_regression(*, steps: float, context: float, width: float, depth:
     return steps * context * context * width * width * depth
 
 
+def _retrieval(*, steps: float, queries: float, context: float, dim: float, depth: float) -> float:
+    return steps * queries * depth * (4 * context * dim + 12 * dim * dim)
+
+
 def _sparse_features(*, steps: float, width: float) -> float:
     return steps * width
 
@@ -54,13 +58,16 @@ TRAINING_FLOPS: dict[str, Callable[..., float]] = {
     "6ND": _six_params_tokens,
     "6ND + attention": _six_params_tokens_attention,
     "t P^2 N^2 L": _in_context_regression,
+    "t B K L (4 P d + 12 d^2)": _retrieval,
     "t D": _sparse_features,
 }
 """FLOPs of a whole training: 6 params tokens (arXiv:2001.08361); the same plus 12 depth width
 context a token for the attention scores (arXiv:2204.02311, appendix B); steps context^2 width^2
 depth, the cost of in-context regression (arXiv:2510.01098, section 4), in units where one
-multiplication of the reduced model counts one; steps width, the cost of sparse features at a fixed
-batch, width the number of tasks that the model has features for (Lyu, Wang, Zhu, ICLR 2025)."""
+multiplication of the reduced model counts one; 4 context dim + 12 dim^2 a step, query (contexts
+times queries a context) and layer, what retrieval cannot do without (docs/retrieval.md); steps
+width, the cost of sparse features at a fixed batch, width the number of tasks that the model has
+features for (Lyu, Wang, Zhu, ICLR 2025)."""
 
 
 def parameters(convention: str, **shape: float) -> float:

@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leadline.costs import training_flops
-from leadline.spec import RunSpec, Training, is_regression, is_sparse
+from leadline.spec import (
+    RunSpec,
+    Training,
+    is_regression,
+    is_retrieval,
+    is_sparse,
+    is_transformer,
+)
 
 Floats = NDArray[np.float64]
 Status = Literal["ok", "sampled", "unstable", "diverged"]
@@ -98,7 +105,8 @@ def trained(
     recipe, spent, per_step = spec.recipe, time, 0.0
     if isinstance(recipe, Training):
         spent, per_step = step, tokens_per_step
-        if is_regression(spec):
+        if not is_sparse(spec):
+            assert is_regression(spec) or is_transformer(spec) or is_retrieval(spec)
             per_step = recipe.batch_size * (spec.task.context + recipe.queries)
     per_unit = unit_flops(spec)
     return Curve(
@@ -116,11 +124,21 @@ def trained(
 
 def unit_flops(spec: RunSpec) -> float:
     """FLOPs of one step of training, or of a unit of time: in the convention "t P^2 N^2 L" for
-    in-context regression, "t D" for sparse features.
+    in-context regression, "t D" for sparse features, "t B K L (4 P d + 12 d^2)" for retrieval.
     """
     if is_sparse(spec):
         return training_flops("t D", steps=1, width=model_width(spec))
-    assert is_regression(spec)
+    if is_retrieval(spec):
+        recipe = spec.recipe
+        return training_flops(
+            "t B K L (4 P d + 12 d^2)",
+            steps=1,
+            queries=recipe.batch_size * recipe.queries if isinstance(recipe, Training) else 0,
+            context=spec.task.context,
+            dim=spec.task.spectrum.dim,
+            depth=spec.model.depth,
+        )
+    assert is_regression(spec) or is_transformer(spec)
     context, depth = spec.task.context, spec.model.depth
     return training_flops(
         "t P^2 N^2 L", steps=1, context=context, width=model_width(spec), depth=depth
@@ -131,6 +149,8 @@ def model_width(spec: RunSpec) -> int | float:
     """The width of the residual stream, or the number of sparse tasks that the model can learn."""
     if is_sparse(spec):
         return min(spec.model.size, spec.task.num_tasks)
-    assert is_regression(spec)
+    if is_transformer(spec):
+        return spec.model.width
+    assert is_regression(spec) or is_retrieval(spec)
     width = spec.model.width
     return spec.task.spectrum.dim if width is None else width

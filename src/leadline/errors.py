@@ -36,6 +36,10 @@ class StoreError(LeadlineError):
     """A store of runs cannot be opened, read or written."""
 
 
+class LeadlineWarning(UserWarning):
+    """A question that is answered as asked, though not what was meant, most likely."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`" (did you mean 'x'?)"` for the closest known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

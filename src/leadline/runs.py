@@ -17,7 +17,7 @@ import polars as pl
 from leadline.curve import Curve, model_width
 from leadline.errors import TableError, nearest
 from leadline.ident import VERSION, Engine, run_id, to_json
-from leadline.spec import RunSpec, is_regression, is_sparse
+from leadline.spec import RunSpec, is_regression, is_retrieval, is_sparse, is_transformer
 
 UNITS = {
     "params": "parameters",
@@ -142,11 +142,14 @@ def _sizes(spec: RunSpec) -> dict[str, float]:
         task = spec.task
         first = task.context[0] if isinstance(task.context, tuple) else task.context
         return {"dim": float(task.num_tasks), "context": first, "noise": 0.0, "depth": 1.0}
-    assert is_regression(spec)
+    noise = 0.0
+    if not is_retrieval(spec):
+        assert is_regression(spec) or is_transformer(spec)
+        noise = spec.task.noise
     return {
         "dim": float(spec.task.spectrum.dim),
         "context": float(spec.task.context),
-        "noise": spec.task.noise,
+        "noise": noise,
         "depth": float(spec.model.depth),
     }
 

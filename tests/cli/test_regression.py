@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from leadline import papers
-from leadline.claims import Claim, judge, numerical
 from leadline.ident import run_id, to_json
 from leadline.spec import (
     BestScale,
@@ -17,7 +16,6 @@ from leadline.spec import (
     InContextRegression,
     ReducedAttention,
     RunSpec,
-    Sweep,
     Training,
     flat,
 )
@@ -259,66 +257,6 @@ def test_training(records):
     assert trained[0]["run_id"] == run_id(spec, engine="simulation")
 
 
-def half(tables):
-    """One claim, on the first run of a table."""
-    claim = Claim(
-        name="half",
-        source="a paper",
-        statement="It is one half.",
-        kind="number",
-        published=0.5,
-        smallest_effect=0.1,
-    )
-    return [judge(claim, numerical(tables["small/theory"]["loss"][0], 1e-9))] * 2
-
-
-@pytest.fixture
-def small_paper(monkeypatch):
-    sweep = Sweep(name="small/theory", engine="theory", runs=(ISOTROPIC,))
-    study = papers.Study(
-        name="small",
-        title="A small study",
-        sweeps=lambda scale: (sweep,),
-        figures=lambda tables: (),
-        claims=half,
-    )
-    monkeypatch.setattr(papers, "PAPERS", {"small": lambda: study})
-
-
-def test_reproduce_prints_one_claim_a_line(small_paper, run, records, tmp_path):
-    claims = records("reproduce", "small", "--store", tmp_path / "runs", "--workers", 1)
-    assert [claim["record"] for claim in claims] == ["claim", "claim"]
-    assert claims[0]["verdict"] == "reproduced"
-    assert {"name", "source", "statement", "kind", "published", "corrected"} <= claims[0].keys()
-    assert claims[0]["measured_low"] < 0.5 < claims[0]["measured_high"]
-    assert list((tmp_path / "runs").glob("part-*.parquet"))
-    page = tmp_path / "pages" / "report.html"
-    code, out, err = run("reproduce", "small", "--store", tmp_path / "runs", "--report", page)
-    assert code == 0
-    assert out.splitlines()[0].startswith("reproduced ")
-    assert "A small study" in page.read_text()
-    # with --json the records stay alone on standard output
-    code, out, err = run(
-        "reproduce", "small", "--store", tmp_path / "runs", "--report", page, "--json"
-    )
-    assert len([json.loads(line) for line in out.splitlines()]) == 2
-    assert err == f"report: {page}\n"
-
-
-@pytest.mark.full
-def test_reproduce_bordelon2025(records, tmp_path):
-    command = ["reproduce", "bordelon2025", "--scale", "demo", "--store", tmp_path / "runs"]
-    claims = records(*command)
-    verdicts = {claim["name"]: claim["verdict"] for claim in claims}
-    assert {
-        "iso-shallow-loss": "corrected",
-        "iso-closed-optimum": "reproduced",
-        "iso-depth-pays": "reproduced",
-        "flow-prefactor": "corrected",
-    }.items() <= verdicts.items()
-    assert records(*command) == claims
-
-
 FILES = {
     "missing.csv": None,
     "empty.csv": b"",
@@ -440,7 +378,9 @@ SHAPES = [
     ("train --spec spectrum.json", "spectrum.json: holds a Spectrum, expected a RunSpec"),
 ]
 STUDIES = [
-    ("reproduce", "Missing argument"),
+    ("reproduce", "paper: give the name of one paper, or --all"),
+    ("reproduce bordelon2025 --all", "paper: give the name of one paper, or --all"),
+    ("reproduce bordelon2025 --figures good.csv", "good.csv: cannot write the figures ("),
     ("reproduce bordelon2024", "paper: got 'bordelon2024', expected one of bordelon2025"),
     ("reproduce bordelon2025 --scale tiny", "scale: got 'tiny', expected one of demo, small, pap"),
     ("reproduce bordelon2025 --workers 0", "Invalid value for '--workers'"),

@@ -11,7 +11,14 @@ import pytest
 from leadline.claims import Claim, Interval, judge
 from leadline.errors import LeadlineError
 from leadline.report.figures import Figure, number, panels
-from leadline.report.page import STYLES, Section, Table, render, write_report
+from leadline.report.page import (
+    STYLES,
+    Section,
+    Table,
+    render,
+    verdict_counts,
+    write_report,
+)
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\" <img src=https://example.org/x>"
 
@@ -138,18 +145,19 @@ def test_it_is_a_page_in_a_language_for_light_and_dark(full):
     assert {"charset": "utf-8"} in parsed.all("meta")
     assert {"name": "color-scheme", "content": "light dark"} in parsed.all("meta")
     assert any(m.get("name") == "viewport" for m in parsed.all("meta"))
-    assert "@media (prefers-color-scheme: dark)" in full
+    assert "@media screen and (prefers-color-scheme: dark)" in full
     # every color of the light scheme has a dark one
     light, dark = (
         set(re.findall(r"(--\w+):", block)) for block in re.findall(r":root {(.*?)}", full, re.S)
     )
     assert light == dark
     used = set(re.findall(r"var\((--\w+)\)", full))
-    assert used <= light
+    assert used <= light | {"--width"}
 
 
 def test_sections_are_listed_and_anchored():
     parsed = page(Section(title="One"), Section(title="Two"))
+    assert not page(Section(title="Alone")).all("nav")
     ids = [attributes["id"] for attributes in parsed.all("section")]
     assert len(set(ids)) == 2
     assert [a["href"] for a in parsed.all("a")] == [f"#{i}" for i in ids]
@@ -189,9 +197,10 @@ def test_title_and_subtitle_stay_text():
 def test_the_ledger():
     html = render([Section(title="", claims=ROWS)], title="", subtitle="")
     parsed = Page(html)
-    verdicts = [a["class"].split() for a in parsed.all("span")]
+    spans = [a["class"].split() for a in parsed.all("span")]
     expected = ["reproduced", "corrected", "not", "not-yet", "corrected", "corrected"]
-    assert verdicts == [["verdict", style] for style in expected]
+    verdicts = [["verdict", style] for style in expected]
+    assert [classes for classes in spans if "verdict" in classes] == verdicts
     for style in STYLES.values():
         assert f".{style} {{ color:" in html
     cells = re.findall(r'<td data-label="(\w+)">(.*?)</td>', html, re.S)
@@ -200,7 +209,32 @@ def test_the_ledger():
     assert published == ["1", "1", "1", "1", "less than 0", "2"]
     assert ours == ["–", "2", "–", "–", "greater than 0", "0"]
     assert "1.5 [0, 3]" in parsed.text
-    assert "normal, unit: run" in parsed.text
+    assert "95%, normal, unit: run" in parsed.text
+
+
+def test_claims_are_filtered_by_verdict():
+    html = render([Section(title="", claims=ROWS)], title="", subtitle="")
+    parsed = Page(html)
+    boxes = parsed.all("input")
+    rows = [a["data-verdict"] for a in parsed.all("tr") if "data-verdict" in a]
+    assert rows == ["reproduced", "corrected", "not", "not-yet", "corrected", "corrected"]
+    assert [box["id"] for box in boxes] == [f"show-{style}" for style in dict.fromkeys(rows)]
+    assert all("checked" in box for box in boxes)
+    for style in STYLES.values():  # each box hides the rows of its verdict, and no others
+        rule = f'body:has(#show-{style}:not(:checked)) tr[data-verdict="{style}"]'
+        assert html.count(rule + " { display: none; }") == 1
+    for verdict, count in verdict_counts(ROWS).items():
+        assert f"{verdict} ({count})" in parsed.text
+    assert not page(Section(title="No claims")).all("input")
+
+
+def test_commands_make_one_item_again():
+    section = Section(
+        title="", figures=[figure()], claims=ROWS[:1], again="leadline reproduce a & b --only"
+    )
+    text = page(section).text
+    assert "leadline reproduce a & b --only two-panels --figures figures" in text
+    assert "leadline reproduce a & b --only NAME" in text
 
 
 def test_equal_results_make_equal_pages():
@@ -244,6 +278,23 @@ def test_a_folder_is_no_place_for_a_report(tmp_path):
     with pytest.raises(LeadlineError, match="cannot write the report"):
         write_report([], tmp_path / "file" / "report.html", title="t")
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_figure_is_saved_in_every_format(tmp_path):
+    paths = figure().save(tmp_path / "a" / "b")
+    assert [path.name for path in paths] == [
+        f"two-panels.{k}" for k in ("svg", "pdf", "png", "csv")
+    ]
+    starts = {"svg": b"<svg", "pdf": b"%PDF", "png": b"\x89PNG", "csv": b"x,y,note\n"}
+    for path in paths:
+        assert path.read_bytes().startswith(starts[path.suffix[1:]])
+    assert paths[0].read_text("utf-8") == figure().svg()
+    assert pl.read_csv(paths[3]).equals(figure().numbers)
+    again = figure().save(tmp_path)
+    assert [p.read_bytes() for p in again] == [p.read_bytes() for p in paths]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LeadlineError, match="file: cannot write the figure two-panels"):
+        figure().save(tmp_path / "file")
 
 
 def test_numbers_in_legends():

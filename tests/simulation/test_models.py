@@ -192,7 +192,7 @@ def test_the_batch_that_trains_has_the_loss_that_is_measured(covariance, queries
 
 def test_normals_of_a_step():
     shapes = {"a": (3, 5), "b": (), "c": (2,)}
-    drawn = descent._normals(jax.random.key(0), batch_size=20_001, shapes=shapes)
+    drawn = contexts.normals(jax.random.key(0), batch_size=20_001, shapes=shapes)
     assert {name: values.shape[1:] for name, values in drawn.items()} == shapes
     flat = np.concatenate(
         [np.asarray(v, np.float64).reshape(20_001, -1) for v in drawn.values()], 1
@@ -213,6 +213,6 @@ def test_no_bits_give_an_infinite_normal(monkeypatch):
             return jnp.full(shape, value, dtype)
 
         monkeypatch.setattr(jax.random, "bits", full)
-        drawn = descent._normals(jax.random.key(0), batch_size=1, shapes={"a": (2,)})["a"]
+        drawn = contexts.normals(jax.random.key(0), batch_size=1, shapes={"a": (2,)})["a"]
         assert np.all(np.isfinite(drawn))
         assert np.all(np.abs(drawn) > 5)

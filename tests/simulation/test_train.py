@@ -166,12 +166,6 @@ def test_compiles_once_a_program():
         (training(batch_size=math.inf), "batch_size"),
         (replace(training(), "model.depth", math.inf), "model.depth"),
         (replace(isotropic(), "evaluation.queries", 4), "evaluation.queries"),
-        (
-            replace(
-                isotropic(), "model", ReducedAttention(depth=2, width=4, projection="orthogonal")
-            ),
-            "model.width",
-        ),
     ],
 )
 def test_what_only_theory_answers_is_refused(spec, message):

@@ -66,7 +66,6 @@ Store = Annotated[Path | None, typer.Option(help="Folder that keeps the runs.")]
 Workers = Annotated[
     int | None, typer.Option(min=1, help="Processes that run at the same time.", show_default="2")
 ]
-PaperName = Annotated[str, typer.Argument(help="Name of the paper, such as bordelon2025.")]
 
 
 def extent(name: str, text: str) -> int | float:

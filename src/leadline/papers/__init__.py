@@ -163,10 +163,11 @@ def reproduce(
 
 
 def section(paper: Study, tables: Tables, *, command: str) -> Section:
-    """The part of a report on `paper`, drawn and judged from its tables."""
+    """The part of a report on `paper`, drawn and judged from its tables by `command`."""
     return Section(
         title=paper.title,
         figures=paper.figures(tables),
         claims=paper.claims(tables),
         command=command,
+        again=f"{command} --only",
     )

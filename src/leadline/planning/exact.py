@@ -128,7 +128,7 @@ def best_shape(task: InContextRegression, budget: float, *, cost: str) -> ShapeP
         loss_error=float(error[0] + 2 * abs(slope[0]) * gamma_error[0]),
         gamma=float(gamma[0]) * unit,
         gamma_over_edge=float(gamma[0]) * end / (2 * shape[1]),
-        alone=_alone(spectrum, sizes),
+        alone=alone(spectrum, sizes),
         additive=additive,
         additive_sizes={}
         if additive is None
@@ -165,13 +165,13 @@ def additivity(task: InContextRegression, *, width: int, depth: int, context: in
     stream = _stream(compressed(task.spectrum), sizes)
     gamma = best_scale(stream, depth=depth, noise=task.noise)
     loss, _ = landscape(stream, gamma, depth=depth, noise=task.noise)
-    alone = _alone(task.spectrum, dict(zip(RESOURCES[1:], sizes, strict=True)))
+    parts = alone(task.spectrum, dict(zip(RESOURCES[1:], sizes, strict=True)))
     return Additivity(
         loss=float(loss),
         gamma=gamma * stream.mean,
         gamma_over_edge=gamma * edge(stream) / (2 * depth),
         deep_limit=deep_limit(stream),
-        alone=alone,
+        alone=parts,
     )
 
 
@@ -218,8 +218,10 @@ def _additive(
     return best, []
 
 
-def _alone(spectrum: Spectrum, sizes: Mapping[str, float]) -> dict[str, float]:
-    """The loss that each resource leaves if the others are infinite."""
+def alone(spectrum: Spectrum, sizes: Mapping[str, float]) -> dict[str, float]:
+    """The loss that each resource of `sizes` leaves if the others are infinite: "width", "depth",
+    "context", and, where it is among them, "steps", the time of the scalar flow.
+    """
     modes, points = power_law_modes(spectrum), compressed(spectrum)
     found: dict[str, float] = {}
     if "steps" in sizes:

@@ -10,6 +10,7 @@ import io
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -19,6 +20,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
+
+from leadline.errors import LeadlineError
 
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -58,6 +61,26 @@ class Figure:
             self.canvas.savefig(buffer, format="svg", metadata={"Date": None})
         text = buffer.getvalue()
         return text[text.index("<svg") :]
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write the figure as svg, pdf and png (200 dots an inch) and its numbers as csv into
+        `folder`, each named after the figure, and return the paths.
+
+        **Raises:** `LeadlineError` if a file cannot be written.
+        """
+        paths = [folder / f"{self.name}.{kind}" for kind in ("svg", "pdf", "png", "csv")]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            paths[0].write_text(self.svg(), "utf-8")
+            with mpl.rc_context(STYLE):
+                self.canvas.savefig(paths[1], metadata={"CreationDate": None})
+                self.canvas.savefig(paths[2], dpi=200)
+            self.numbers.write_csv(paths[3])
+        except OSError as error:
+            raise LeadlineError(
+                f"{folder}: cannot write the figure {self.name} ({error.strerror})"
+            ) from None
+        return paths
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,7 +38,10 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A heading, paragraphs, figures, tables, the claims it decides, and the command behind it."""
+    """A heading, paragraphs, figures, tables, the claims it decides, and the command behind it.
+
+    `again`, with the name of a figure or claim after it, is the command that makes that one.
+    """
 
     title: str
     text: Sequence[str] = ()
@@ -45,6 +49,13 @@ class Section:
     tables: Sequence[Table] = ()
     claims: Sequence[Mapping[str, Any]] = ()
     command: str = ""
+    again: str = ""
+
+
+def verdict_counts(claims: Sequence[Mapping[str, Any]]) -> dict[Verdict, int]:
+    """How many of the claims have each verdict, those that none has left out."""
+    found = Counter(claim["verdict"] for claim in claims)
+    return {verdict: found[verdict] for verdict in STYLES if found[verdict]}
 
 
 def _uri(kind: str, content: str) -> str:
@@ -62,6 +73,7 @@ def _claim_rows(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
         signs = {True: "greater than 0", False: "less than 0"}
         order = claim["kind"] == "order"
         published, corrected = claim["published"], claim["corrected"]
+        level = f"{claim['measured_level']:.0%}, " if claim["measured_level"] < 1 else ""
         rows.append(
             {
                 "name": claim["name"],
@@ -70,7 +82,7 @@ def _claim_rows(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
                 "published": signs[published > 0] if order else _number(published),
                 "corrected": signs[corrected > 0] if order and corrected else _number(corrected),
                 "measured": f"{_number(claim['measured_estimate'])} [{low}, {high}]",
-                "method": f"{claim['measured_method']}, unit: {claim['measured_unit']}",
+                "method": f"{level}{claim['measured_method']}, unit: {claim['measured_unit']}",
                 "verdict": claim["verdict"],
                 "style": STYLES[claim["verdict"]],
             }
@@ -88,6 +100,7 @@ def render(sections: Sequence[Section], *, title: str, subtitle: str) -> str:
             "title": section.title,
             "text": section.text,
             "command": section.command,
+            "again": section.again,
             "figures": [
                 {
                     "caption": f.caption,
@@ -104,7 +117,11 @@ def render(sections: Sequence[Section], *, title: str, subtitle: str) -> str:
         }
         for i, section in enumerate(sections)
     ]
-    return environment.from_string(source).render(title=title, subtitle=subtitle, sections=shown)
+    counts = verdict_counts([claim for section in sections for claim in section.claims])
+    filters = [(STYLES[verdict], verdict, count) for verdict, count in counts.items()]
+    return environment.from_string(source).render(
+        title=title, subtitle=subtitle, sections=shown, filters=filters
+    )
 
 
 def write_report(

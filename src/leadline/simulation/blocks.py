@@ -6,11 +6,17 @@ from __future__ import annotations
 
 import math
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
+from numpy.typing import NDArray
 
 from leadline.curve import Floats
-from leadline.simulation.sequences import Numbers, numbers_of
+from leadline.simulation.contexts import stream
+from leadline.simulation.sequences import Numbers, draw_types, numbers_of
 from leadline.spec import SparseRun
+
+Bools = NDArray[np.bool_]
 
 
 def kept_numbers(spec: SparseRun) -> Numbers:
@@ -53,6 +59,29 @@ def starting_blocks(spec: SparseRun) -> tuple[Floats, Floats]:
     if model.shared_value:
         value[:, 1] = value[0, 1]
     return value, query
+
+
+def learning(spec: SparseRun) -> Bools:
+    """Which coordinates, feature and label, of v and of w learn."""
+    constrained = [[False, True], [True, False]]
+    return np.array(constrained if spec.model.constrained else [[True, True]] * 2)
+
+
+def training_types(spec: SparseRun) -> Int[Array, "sequence"] | None:
+    """The types of the training sequences of `spec`, None for unlimited data."""
+    if math.isinf(spec.task.sequences):
+        return None
+    probability = jnp.asarray(numbers_of(spec.task).probability)
+    key = stream(spec.seed, "training", "sequences")
+    return draw_types(key, probability, int(spec.task.sequences))
+
+
+def training_shares(spec: SparseRun) -> Floats:
+    """The share of every type in the training sequences, its probability for unlimited data."""
+    types, probability = training_types(spec), numbers_of(spec.task).probability
+    if types is None:
+        return probability
+    return np.bincount(np.asarray(types), minlength=len(probability)) / len(types)
 
 
 def _roots(squares: Floats, mass: Floats) -> Floats:

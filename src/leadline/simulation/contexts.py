@@ -45,10 +45,32 @@ class Context(NamedTuple):
 def stream(seed: int, *names: str) -> Key[Array, ""]:
     """The random key of the stream `names` below `seed`."""
     key = jax.random.key(seed % 2**32)
-    key = jax.random.fold_in(key, seed // 2**32)
+    return substream(jax.random.fold_in(key, seed // 2**32), *names)
+
+
+def substream(key: Key[Array, ""], *names: str) -> Key[Array, ""]:
+    """The random key of the stream `names` below that of `key`."""
     for name in names:
         key = jax.random.fold_in(key, int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]))
     return key
+
+
+def normals(
+    key: Key[Array, ""], *, batch_size: int, shapes: dict[str, tuple[int, ...]]
+) -> dict[str, Float[Array, "batch *shape"]]:
+    """Independent float32 normals of each of the `shapes`, for every member of a batch, from one
+    draw: compiling a draw takes longer than anything else in a step.
+    """
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    count = batch_size * sum(sizes)
+    # JAX draws 64 bits at a time, and throws half away if asked for 32
+    wide = jax.random.bits(key, ((count + 1) // 2,), jnp.uint64)
+    bits = jax.lax.bitcast_convert_type(wide, jnp.uint32).reshape(-1)[:count]
+    uniform = ((bits >> 9).astype(jnp.float32) + 0.5) * 2.0**-22 - 1  # exact, never -1 or 1
+    normal = (math.sqrt(2) * jax.lax.erf_inv(uniform)).reshape(batch_size, -1)
+    ends = np.cumsum(sizes)[:-1].tolist()
+    parts = zip(shapes.items(), jnp.split(normal, ends, axis=1), strict=True)
+    return {name: part.reshape(batch_size, *shape) for (name, shape), part in parts}
 
 
 def spectrum_values(spectrum: Spectrum) -> tuple[list[float], list[float]]:
@@ -97,9 +119,9 @@ def is_certain(task: InContextRegression) -> bool:
     return math.isinf(task.context) and task.covariance != "rotated"
 
 
-def haar(gaussian: Float[Array, "*batch dim dim"]) -> Float[Array, "*batch dim dim"]:
-    """Orthogonal matrices from the Haar measure, made of matrices of independent normals: QR with
-    the signs fixed.
+def haar(gaussian: Float[Array, "*batch dim column"]) -> Float[Array, "*batch dim column"]:
+    """Orthonormal columns, at most as many as there are dimensions, from the Haar measure, made of
+    matrices of independent normals: QR with the signs fixed.
     """
     q, r = jnp.linalg.qr(gaussian)
     return q * jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
@@ -107,15 +129,29 @@ def haar(gaussian: Float[Array, "*batch dim dim"]) -> Float[Array, "*batch dim d
 
 def draw(key: Key[Array, ""], law: Law, *, rotated: bool, context: int | float) -> Context:
     """One context of `context` labeled inputs from the stream `key`."""
+    scaled, white = _drawn(key, law, rotated=rotated, context=context)
+    tasks = haar(white) if rotated else None
+    inputs = tasks if rotated else law.turn
+    return Context(inputs, tasks, None if scaled is None else rotate(inputs, scaled))
+
+
+def draw_unrotated(
+    key: Key[Array, ""], law: Law, *, rotated: bool, context: int | float
+) -> Context:
+    """The context that `draw` makes of the stream `key`, in the basis of its own tasks."""
+    scaled, _ = _drawn(key, law, rotated=rotated, context=context)
+    return Context(law.turn, None, None if scaled is None else rotate(law.turn, scaled))
+
+
+def _drawn(
+    key: Key[Array, ""], law: Law, *, rotated: bool, context: int | float
+) -> tuple[Float[Array, "dim context"] | None, Float[Array, "dim column"]]:
+    """The inputs of a context in their eigenbasis, and normals to make a rotation of."""
     dim, dtype = law.inputs.shape[-1], law.inputs.dtype
     count = 0 if math.isinf(context) else int(context)
     white = jax.random.normal(key, (dim, count + dim * rotated), dtype)
-    tasks = haar(white[:, count:]) if rotated else None
-    inputs = tasks if rotated else law.turn
-    if math.isinf(context):
-        return Context(inputs, tasks, None)
-    scaled = jnp.sqrt(law.inputs)[:, None] * white[:, :count]
-    return Context(inputs, tasks, rotate(inputs, scaled))
+    scaled = None if math.isinf(context) else jnp.sqrt(law.inputs)[:, None] * white[:, :count]
+    return scaled, white[:, count:]
 
 
 def rotate(

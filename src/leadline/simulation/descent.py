@@ -19,12 +19,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from leadline.curve import Curve, trained
+from leadline.curve import Curve, model_width, trained
 from leadline.ident import run_id
 from leadline.simulation import checkpoint as _checkpoint
-from leadline.simulation.contexts import Law, haar, is_certain, law_of, rotate, stream
+from leadline.simulation.contexts import (
+    Law,
+    haar,
+    is_certain,
+    law_of,
+    normals,
+    rotate,
+    stream,
+)
 from leadline.simulation.measure import clock_rate, context_losses, mean_and_error, recorded
 from leadline.simulation.models import tokens_are_cheaper, weights
+from leadline.simulation.streams import read_in_of
 from leadline.spec import RegressionRun, Training
 
 Observer = Callable[[int, int], None]
@@ -44,6 +53,7 @@ class _Lane(NamedTuple):
     law: Law
     query_noise: Float[Array, ""]
     rate: Float[Array, ""]
+    read_in: Float[Array, "width dim"] | None
     evaluation_key: Key[Array, ""]
     evaluation_law: Law
 
@@ -63,6 +73,7 @@ class _Program:
     depth: int
     layers: int
     dim: int
+    width: int
     training: _Contexts
     batch_size: int
     queries: int | float
@@ -70,26 +81,8 @@ class _Program:
     contexts: int
 
 
-def _normals(
-    key: Key[Array, ""], *, batch_size: int, shapes: dict[str, tuple[int, ...]]
-) -> dict[str, Float[Array, "batch *shape"]]:
-    """Independent float32 normals of each of the `shapes`, for every member of a batch, from one
-    draw: compiling a draw takes longer than anything else in a step.
-    """
-    sizes = [math.prod(shape) for shape in shapes.values()]
-    count = batch_size * sum(sizes)
-    # JAX draws 64 bits at a time, and throws half away if asked for 32
-    wide = jax.random.bits(key, ((count + 1) // 2,), jnp.uint64)
-    bits = jax.lax.bitcast_convert_type(wide, jnp.uint32).reshape(-1)[:count]
-    uniform = ((bits >> 9).astype(jnp.float32) + 0.5) * 2.0**-22 - 1  # exact, never -1 or 1
-    normal = (math.sqrt(2) * jax.lax.erf_inv(uniform)).reshape(batch_size, -1)
-    ends = np.cumsum(sizes)[:-1].tolist()
-    parts = zip(shapes.items(), jnp.split(normal, ends, axis=1), strict=True)
-    return {name: part.reshape(batch_size, *shape) for (name, shape), part in parts}
-
-
 def _batch_loss(
-    gamma: Float[Array, "layer dim dim"], key: Key[Array, ""], lane: _Lane, program: _Program
+    gamma: Float[Array, "layer width width"], key: Key[Array, ""], lane: _Lane, program: _Program
 ) -> Float[Array, ""]:
     """Mean squared error on one batch of fresh contexts."""
     inputs_law, tasks_law, noise, query_noise = (
@@ -104,27 +97,34 @@ def _batch_loss(
         shapes |= {"queries": (dim, int(queries)), "query_noise": (int(queries),)}
     if program.training.rotated:
         shapes |= {"basis": (dim, dim)}
-    white = _normals(key, batch_size=program.batch_size, shapes=shapes)
+    white = normals(key, batch_size=program.batch_size, shapes=shapes)
     if program.training.rotated:
         white["basis"] = haar(white["basis"])
     deviation = jnp.sqrt(inputs_law)
     by_tokens = not math.isinf(context) and tokens_are_cheaper(
-        dim=dim, context=context, depth=program.depth
+        dim=program.width, context=context, depth=program.depth
     )
+    read_in = None if lane.read_in is None else lane.read_in.astype(gamma.dtype)
+
+    def read(vectors: Array) -> Array:
+        return vectors if read_in is None else read_in @ vectors
 
     def one(own: dict[str, Array]) -> Array:
         basis = own.get("basis")
         task = rotate(basis, jnp.sqrt(tasks_law) * own["task"])
         if "inputs" in own:
             inputs = rotate(basis, deviation[:, None] * own["inputs"])
-            covariance = None if by_tokens else inputs @ inputs.T / inputs.shape[1]
             labels = inputs.T @ task + noise * own["noise"]
+            inputs = read(inputs)
+            covariance = None if by_tokens else inputs @ inputs.T / inputs.shape[1]
             moment = inputs @ labels / inputs.shape[1]
         else:
             inputs = None
             covariance = jnp.diag(inputs_law) if basis is None else (basis * inputs_law) @ basis.T
-            moment = covariance @ task
-        wrong = weights(gamma, covariance, inputs, moment, depth=program.depth) - task
+            moment = read(covariance @ task)
+            covariance = read(read(covariance).T)
+        weight = weights(gamma, covariance, inputs, moment, depth=program.depth)
+        wrong = (weight if read_in is None else read_in.T @ weight) - task
         wrong = deviation * (wrong if basis is None else basis.T @ wrong)
         if "queries" not in own:
             return jnp.sum(wrong**2)
@@ -135,13 +135,13 @@ def _batch_loss(
 
 @partial(jax.jit, static_argnames=("program",), donate_argnums=(0,))
 def _advance(
-    gamma: Float[Array, "lane layer dim dim"],
+    gamma: Float[Array, "lane layer width width"],
     lanes: _Lane,
     first: Int[Array, ""],
     last: Int[Array, ""],
     *,
     program: _Program,
-) -> Float[Array, "lane layer dim dim"]:
+) -> Float[Array, "lane layer width width"]:
     """Steps `first` to `last` - 1 of stochastic gradient descent, in every lane."""
 
     def lane_steps(own: Array, lane: _Lane) -> Array:
@@ -156,13 +156,14 @@ def _advance(
 
 @partial(jax.jit, static_argnames=("program",))
 def _evaluate(
-    gamma: Float[Array, "lane layer dim dim"], lanes: _Lane, *, program: _Program
+    gamma: Float[Array, "lane layer width width"], lanes: _Lane, *, program: _Program
 ) -> Float[Array, "lane contexts"]:
     def lane_losses(own: Array, lane: _Lane) -> Array:
         return context_losses(
             own.astype(lane.law.inputs.dtype),
             lane.evaluation_key,
             lane.evaluation_law,
+            lane.read_in,
             depth=program.depth,
             rotated=program.evaluation.rotated,
             context=program.evaluation.context,
@@ -179,6 +180,7 @@ def _lane_of(spec: RegressionRun) -> _Lane:
         law=law_of(spec.task),
         query_noise=jnp.asarray(spec.task.query_noise, jnp.float64),
         rate=jnp.asarray(spec.recipe.rate, jnp.float64),
+        read_in=read_in_of(spec),
         evaluation_key=stream(spec.evaluation.seed, "evaluation", "contexts"),
         evaluation_law=law_of(spec.evaluation.task or spec.task),
     )
@@ -192,6 +194,7 @@ def _program_of(spec: RegressionRun) -> _Program:
         depth=depth,
         layers=1 if spec.model.tied else depth,
         dim=int(spec.task.spectrum.dim),
+        width=int(model_width(spec)),
         training=_Contexts(rotated=spec.task.covariance == "rotated", context=spec.task.context),
         batch_size=int(spec.recipe.batch_size),
         queries=spec.recipe.queries,
@@ -214,7 +217,8 @@ def descend(
     total = record[-1] * len(specs)
     resumed = _checkpoint.load(checkpoint, runs=ids) if checkpoint and checkpoint.exists() else None
     losses = np.full((len(specs), len(record), program.contexts), np.nan)
-    diagonals = np.full((len(specs), len(record), program.layers, program.dim), np.nan)
+    diagonals = np.full((len(specs), len(record), program.layers, program.width), np.nan)
+    start = jnp.zeros((LANES, program.layers, program.width, program.width), jnp.float32)
     begin, step, gamma = 0, 0, None
     if resumed:
         losses, diagonals = resumed["losses"], resumed["diagonals"]
@@ -233,7 +237,7 @@ def descend(
         lanes = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(_lane_of, padded))
         rows = slice(begin, begin + len(chunk))
         if gamma is None:
-            gamma = jnp.zeros((LANES, program.layers, program.dim, program.dim), jnp.float32)
+            gamma = start.copy()
             save(begin, step, gamma)
         length = 1
         for index, target in enumerate(record):
@@ -258,9 +262,7 @@ def descend(
             diagonals[rows, index] = diagonal[: len(chunk)]
         begin, step, gamma = begin + LANES, 0, None
         if begin < len(specs):
-            save(
-                begin, 0, jnp.zeros((LANES, program.layers, program.dim, program.dim), jnp.float32)
-            )
+            save(begin, 0, start)
     return [_curve(*row) for row in zip(specs, losses, diagonals, strict=True)]
 
 

@@ -5,8 +5,10 @@ that it is a smooth function of $\Gamma$, and the flow
 
 $$\dot\Gamma_l = -n\,L_u\,\frac{\partial\mathcal L}{\partial\Gamma_l}$$
 
-an ordinary differential equation, with $n$ from `clock_rate` and $L_u = L$ for untied layers. It is
-integrated by the pair of orders 5 and 4 of Dormand and Prince, explicit and adaptive.
+an ordinary differential equation, with $n$ from `clock_rate` and $L_u = L$ for untied layers.
+Layers start as multiples of the reduced form: of the identity, or of $AA^T$ where a stream with the
+read-in $A$ has that. The flow is integrated by the pair of orders 5 and 4 of Dormand and Prince,
+explicit and adaptive.
 
 A gradient costs about $6(L + 2)D^3$ multiplications a context, a step six gradients. Where the
 flow is stiff, the number of steps grows as a third of the time times the largest curvature $\rho$
@@ -37,6 +39,7 @@ from leadline.simulation.measure import (
     recorded,
     sample_loss,
 )
+from leadline.simulation.streams import read_in_of, reduced_form
 from leadline.spec import GradientFlow, RegressionRun
 
 TOLERANCE = 1e-8
@@ -68,8 +71,8 @@ FOURTH_ORDER = np.array(
 class State(NamedTuple):
     """Where an integration stands."""
 
-    gamma: Float[Array, "layer dim dim"]
-    velocity: Float[Array, "layer dim dim"]
+    gamma: Float[Array, "layer width width"]
+    velocity: Float[Array, "layer width width"]
     time: Float[Array, ""]
     step: Float[Array, ""]
     """The next step to try."""
@@ -78,17 +81,27 @@ class State(NamedTuple):
     """What the errors of all steps may have changed the training loss by."""
 
 
-def _mean_loss(gamma: Array, samples: Sample, depth: int) -> Array:
-    return jnp.mean(jax.vmap(partial(sample_loss, gamma, depth=depth))(samples))
+def _mean_loss(gamma: Array, samples: Sample, read_in: Array | None, depth: int) -> Array:
+    return jnp.mean(
+        jax.vmap(lambda sample: sample_loss(gamma, sample, read_in, depth=depth))(samples)
+    )
 
 
-def _velocity(gamma: Array, samples: Sample, rate: Array, depth: int) -> Array:
-    return -rate * jax.grad(_mean_loss)(gamma, samples, depth)
+def _velocity(
+    gamma: Array, samples: Sample, read_in: Array | None, rate: Array, depth: int
+) -> Array:
+    return -rate * jax.grad(_mean_loss)(gamma, samples, read_in, depth)
 
 
 @partial(jax.jit, static_argnames=("depth",))
 def advance(
-    state: State, samples: Sample, rate: Float[Array, ""], end: Float[Array, ""], *, depth: int
+    state: State,
+    samples: Sample,
+    read_in: Float[Array, "width dim"] | None,
+    rate: Float[Array, ""],
+    end: Float[Array, ""],
+    *,
+    depth: int,
 ) -> State:
     """Integrate `state` to the time `end`, or as far as `MAX_STEPS` lead."""
     stages, errors = jnp.asarray(STAGES), jnp.asarray(STAGES[-1] - FOURTH_ORDER)
@@ -99,7 +112,7 @@ def advance(
 
         def stage(number: Array, slopes: Array) -> Array:
             moved = now.gamma + step * jnp.tensordot(stages[number], slopes, axes=1)
-            return slopes.at[number].set(_velocity(moved, samples, rate, depth))
+            return slopes.at[number].set(_velocity(moved, samples, read_in, rate, depth))
 
         slopes = jnp.zeros((7, *now.gamma.shape), now.gamma.dtype).at[0].set(now.velocity)
         # the first velocity is known from the step before, if there was one
@@ -132,8 +145,10 @@ def advance(
 
 
 @partial(jax.jit, static_argnames=("depth",))
-def _losses(gamma: Array, samples: Sample, *, depth: int) -> Float[Array, "contexts"]:
-    return jax.lax.map(partial(sample_loss, gamma, depth=depth), samples)
+def _losses(
+    gamma: Array, samples: Sample, read_in: Array | None, *, depth: int
+) -> Float[Array, "contexts"]:
+    return jax.lax.map(lambda sample: sample_loss(gamma, sample, read_in, depth=depth), samples)
 
 
 def follow(specs: Sequence[RegressionRun], *, observe: Observer | None) -> list[Curve]:
@@ -165,7 +180,8 @@ def _solve(spec: RegressionRun, *, reached: Callable[[], None]) -> Curve:
     seen = draw_samples(stream(spec.evaluation.seed, "evaluation", "contexts"), evaluated, count)
     layers = 1 if spec.model.tied else depth
     starts = recipe.start + recipe.spread * (-1.0) ** np.arange(layers)
-    gamma = jnp.asarray(starts[:, None, None] * np.eye(int(task.spectrum.dim)))
+    read_in, form = read_in_of(spec), reduced_form(spec)
+    gamma = jnp.asarray(starts[:, None, None] * np.asarray(form))
     rate = jnp.asarray(float(clock_rate(spec) * layers))
     zero = jnp.zeros(())
     state = State(
@@ -175,9 +191,9 @@ def _solve(spec: RegressionRun, *, reached: Callable[[], None]) -> Curve:
     diagonals = np.full((len(recipe.times), *gamma.shape[:2]), np.nan)
     errors = np.full(len(recipe.times), np.nan)
     for index, time in enumerate(recipe.times):
-        state = advance(state, samples, rate, jnp.asarray(time), depth=depth)
+        state = advance(state, samples, read_in, rate, jnp.asarray(time), depth=depth)
         if float(state.time) == time:
-            losses[index] = _losses(state.gamma, seen, depth=depth)
+            losses[index] = _losses(state.gamma, seen, read_in, depth=depth)
             diagonals[index] = jnp.diagonal(state.gamma, axis1=-2, axis2=-1)
             errors[index] = state.error
         reached()

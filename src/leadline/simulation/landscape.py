@@ -1,82 +1,26 @@
-r"""The loss of untrained layers $\Gamma = \gamma I$ on sampled contexts.
-
-With $\Gamma = \gamma I$ everything is a function of $\hat\Sigma = U\operatorname{diag}(s)U^T$.
-Let $r_a = 1 - \gamma s_a/L$ and $K_{ab} = (U^T\Omega U)_{ab}(U^T\Sigma U)_{ab}$. A context then
-costs one eigendecomposition, and every scale, depth and noise level is the quadratic form
-
-$$\sum_{ab} r_a^L K_{ab} r_b^L
-  + \frac{\sigma^2}{P}\sum_a\frac{(1 - r_a^L)^2}{s_a}(U^T\Sigma U)_{aa}.$$
+r"""The loss of untrained layers on sampled contexts: $\Gamma = \gamma I$, or $\gamma AA^T$ where a
+stream with the read-in $A$ has that as its reduced form.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from leadline.curve import Curve, Status, point
-from leadline.simulation.contexts import (
-    Law,
-    diagonal_in,
-    draw,
-    is_certain,
-    law_of,
-    sample_covariance,
-    stream,
-)
+from leadline.simulation.contexts import is_certain, law_of, stream
 from leadline.simulation.measure import mean_and_error
+from leadline.simulation.modes import Lanes, Modes, decompose
 from leadline.spec import BestScale, GivenScale, InContextRegression, RegressionRun
 
 CHUNK = 32
 """Lanes that one compiled call evaluates; more are split, fewer are padded."""
-
-
-class Lanes(NamedTuple):
-    """The values that differ between the points of one landscape."""
-
-    gamma: Float[Array, "lane"]
-    depth: Float[Array, "lane"]
-    noise: Float[Array, "lane"]
-
-
-class Modes(NamedTuple):
-    """The sampled contexts in the eigenbasis of their sample covariance."""
-
-    eigenvalues: Float[Array, "contexts dim"]
-    bias: Float[Array, "contexts dim dim"]
-    """The kernel $K$."""
-    variance: Float[Array, "contexts dim"]
-    r"""$(U^T\Sigma U)_{aa}/P$; zero for infinitely many inputs."""
-
-
-@partial(jax.jit, static_argnames=("rotated", "context", "contexts"))
-def decompose(
-    key: Key[Array, ""], law: Law, *, rotated: bool, context: int | float, contexts: int
-) -> Modes:
-    """Draw `contexts` contexts of the stream `key` and diagonalize them."""
-
-    def one(number: Array) -> Modes:
-        drawn = draw(jax.random.fold_in(key, number), law, rotated=rotated, context=context)
-        values, vectors = jnp.linalg.eigh(sample_covariance(drawn, law))
-        inputs = vectors.T @ diagonal_in(drawn.input_basis, law.inputs) @ vectors
-        tasks = vectors.T @ diagonal_in(drawn.task_basis, law.tasks) @ vectors
-        scale = 0.0 if math.isinf(context) else 1 / context
-        return Modes(jnp.maximum(values, 0.0), inputs * tasks, scale * jnp.diagonal(inputs))
-
-    return jax.lax.map(one, jnp.arange(contexts))
-
-
-def _power(base: Array, depth: Array) -> Array:
-    """`base ** depth` for a whole `depth` held as a float, keeping the sign of a negative base."""
-    sign = jnp.where((base < 0) & (jnp.mod(depth, 2) == 1), -1.0, 1.0)
-    return sign * jnp.abs(base) ** depth
 
 
 def lane_losses(modes: Modes, lanes: Lanes) -> NDArray[np.float64]:
@@ -92,21 +36,7 @@ def lane_losses(modes: Modes, lanes: Lanes) -> NDArray[np.float64]:
 
 @jax.jit
 def _chunk_losses(modes: Modes, lanes: Lanes) -> Float[Array, "lane contexts"]:
-    finite = jnp.isfinite(lanes.depth)[:, None]
-    layers = jnp.where(finite, lanes.depth[:, None], 1.0)
-    gamma = lanes.gamma[:, None]
-
-    def one(context: Modes) -> Array:
-        values = context.eigenvalues
-        power = jnp.where(
-            finite, _power(1 - gamma * values / layers, layers), jnp.exp(-gamma * values)
-        )
-        bias = jnp.sum((power @ context.bias) * power, axis=1)
-        safe = jnp.where(values > 0, values, 1.0)
-        variance = jnp.where(values > 0, (1 - power) ** 2 / safe, 0.0) @ context.variance
-        return bias + lanes.noise**2 * variance
-
-    return jax.lax.map(one, modes).T
+    return jax.lax.map(lambda context: context.losses(lanes), modes).T
 
 
 def best_scales(modes: Modes, lanes: Lanes) -> Float[Array, "lane"]:
@@ -139,19 +69,24 @@ def evaluate(specs: Sequence[RegressionRun]) -> list[Curve]:
     every scale, depth and noise level.
 
     The best scale is that of the task trained on, chosen on contexts that do not measure the loss:
-    on those the minimum would lie too low. Status "unstable": beyond the edge of stability
-    $2L/s$, $s$ the largest eigenvalue in any context of the task trained on.
+    on those the minimum would lie too low. A narrower stream is averaged over its read-ins, one a
+    context. Status "unstable": beyond the edge of stability $2L/s$, $s$ the largest eigenvalue in
+    any context of the task trained on.
     """
-    task, evaluation = specs[0].task, specs[0].evaluation
+    task, model, evaluation = specs[0].task, specs[0].model, specs[0].evaluation
     evaluated = evaluation.task or task
+
+    def certain(of: InContextRegression) -> bool:
+        return is_certain(of) and model.width is None
 
     def contexts(name: str, of: InContextRegression) -> Modes:
         return decompose(
             stream(evaluation.seed, "evaluation", name),
             law_of(of),
+            model,
             rotated=of.covariance == "rotated",
             context=of.context,
-            contexts=1 if is_certain(of) else evaluation.contexts,
+            contexts=1 if certain(of) else evaluation.contexts,
         )
 
     lanes = Lanes(
@@ -168,7 +103,7 @@ def evaluate(specs: Sequence[RegressionRun]) -> list[Curve]:
     if evaluation.task is not None:
         lanes = lanes._replace(noise=jnp.full(len(specs), evaluation.task.noise))
     losses = lane_losses(modes, lanes)
-    mean, error = mean_and_error(losses, certain=is_certain(evaluated))
+    mean, error = mean_and_error(losses, certain=certain(evaluated))
     curves: list[Curve] = []
     for i, gamma in enumerate(np.asarray(lanes.gamma).tolist()):
         depth = specs[i].model.depth

@@ -2,7 +2,8 @@ r"""What is measured: the loss of given layers on a context, task vectors, label
 integrated out, and what a curve records beside it.
 
 The reduced model is linear in the labels: $w = T u_0$ with a matrix $T$ that depends on the
-context alone. The average over queries, tasks and noise is then
+context alone, $T = A^TT_sA$ with the $T_s$ of the stream where a read-in $A$ narrows it. The
+average over queries, tasks and noise is then
 
 $$\operatorname{Tr}\Omega(I - T\hat\Sigma)^T\Sigma(I - T\hat\Sigma)
   + \frac{\sigma^2}{P}\operatorname{Tr} T^T\Sigma T\hat\Sigma,$$
@@ -22,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from numpy.typing import NDArray
 
-from leadline.curve import Floats, Measure
+from leadline.curve import Floats, Measure, model_width
 from leadline.simulation.contexts import (
     Law,
     diagonal_in,
@@ -35,7 +36,7 @@ from leadline.spec import InContextRegression, RegressionRun
 
 MEASURES = {
     "scale": "mean diagonal of each layer's matrix: (record, layer)",
-    "diagonal": "diagonal of each layer's matrix: (record, layer, dim)",
+    "diagonal": "diagonal of each layer's matrix: (record, layer, width)",
 }
 """What `Evaluation.measures` may ask of a training or a flow, beside the loss."""
 
@@ -86,14 +87,19 @@ def _draw_samples(
 
 
 def sample_loss(
-    gamma: Float[Array, "layer dim dim"], sample: Sample, *, depth: int
+    gamma: Float[Array, "layer width width"],
+    sample: Sample,
+    read_in: Float[Array, "width dim"] | None,
+    *,
+    depth: int,
 ) -> Float[Array, ""]:
     r"""The loss of layers `gamma`, of which there are one or `depth`, on one context, from
-    $T_{l+1} = (I - \Gamma_l\hat\Sigma/L)\,T_l + \Gamma_l/L$, $T_0 = 0$.
+    $T_{l+1} = (I - \Gamma_l\hat\Sigma/L)\,T_l + \Gamma_l/L$, $T_0 = 0$, in the stream of `read_in`
+    (None at full width).
     """
-    eye = jnp.eye(gamma.shape[-1], dtype=gamma.dtype)
+    seen = sample.covariance if read_in is None else read_in @ sample.covariance @ read_in.T
     matrices = gamma / depth
-    steps = eye - matrices @ sample.covariance
+    steps = jnp.eye(gamma.shape[-1], dtype=gamma.dtype) - matrices @ seen
 
     def layer(solve: Array, own: tuple[Array, Array] | None) -> tuple[Array, None]:
         step, matrix = (steps[0], matrices[0]) if own is None else own
@@ -101,16 +107,18 @@ def sample_loss(
 
     layers = None if gamma.shape[0] == 1 else (steps[1:], matrices[1:])
     solve, _ = jax.lax.scan(layer, matrices[0], layers, length=depth - 1)
+    solve = solve if read_in is None else read_in.T @ solve @ read_in
     solved = solve @ sample.covariance
-    missing = eye - solved
+    missing = jnp.eye(solved.shape[-1], dtype=gamma.dtype) - solved
     bias = jnp.sum((missing @ sample.tasks) * (sample.inputs @ missing))
     return bias + sample.variance * jnp.sum(solved * (sample.inputs @ solve))
 
 
 def context_losses(
-    gamma: Float[Array, "layer dim dim"],
+    gamma: Float[Array, "layer width width"],
     key: Key[Array, ""],
     law: Law,
+    read_in: Float[Array, "width dim"] | None = None,
     *,
     depth: int,
     rotated: bool,
@@ -121,7 +129,7 @@ def context_losses(
 
     def one(number: Array) -> Array:
         drawn = sample(jax.random.fold_in(key, number), law, rotated=rotated, context=context)
-        return sample_loss(gamma, drawn, depth=depth)
+        return sample_loss(gamma, drawn, read_in, depth=depth)
 
     return jax.lax.map(one, jnp.arange(contexts))
 
@@ -135,7 +143,8 @@ def mean_and_error(losses: NDArray[np.float64], *, certain: bool) -> tuple[Float
         return mean, np.zeros_like(mean)
     if count == 1:
         return mean, np.full_like(mean, np.nan)
-    return mean, losses.std(-1, ddof=1) / math.sqrt(count)
+    with np.errstate(over="ignore"):  # one context far past its edge: the error is infinite
+        return mean, losses.std(-1, ddof=1) / math.sqrt(count)
 
 
 def recorded(spec: RegressionRun, diagonals: Floats) -> tuple[Measure, ...]:
@@ -146,6 +155,7 @@ def recorded(spec: RegressionRun, diagonals: Floats) -> tuple[Measure, ...]:
 
 def clock_rate(spec: RegressionRun) -> int | float:
     r"""The $n$ with $\dot\Gamma = -n\,\partial\,$Loss$/\partial\Gamma$ on the clock of curves: the
-    dimension where $\Gamma$ stays a multiple of the identity on average, one for fixed covariance.
+    width of the stream, which is the dimension where it is full, since $\Gamma$ stays a multiple of
+    the identity on average (not quite with a Gaussian read-in); one for fixed covariance.
     """
-    return 1 if spec.task.covariance == "fixed" else spec.task.spectrum.dim
+    return 1 if spec.task.covariance == "fixed" else model_width(spec)

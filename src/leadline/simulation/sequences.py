@@ -3,7 +3,11 @@ writes it: the oracle of the block form that trains.
 
 A sequence of type $s$ holds the tokens $(\phi_i; y_i)$, $\phi_i = \sigma_ie_s$ with a random sign,
 $y_i = \Lambda_s\sigma_i$, and the query token $(\hat\phi; 0)$. The prediction is
-$V\Phi\Phi^TW\hat\phi$ with the query among the columns of $\Phi$.
+$V\Phi\Phi^TW\hat\phi$ with the query among the columns of $\Phi$, or
+$V\Phi\,\mathrm{softmax}(\Phi^TW_K^TW_Q\hat\phi)$.
+
+Where features of every kind are present, the others are Gaussian, and the label is $\Lambda_s$
+times the sum of all.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ def numbers_of(task: SparseFeatures) -> Numbers:
 
 
 class Sequences(NamedTuple):
-    """Sequences of one length, padded with zero tokens."""
+    """Sequences of one length, padded with tokens that are zero."""
 
     types: Int[Array, "sequence"]
     tokens: Float[Array, "sequence coordinate token"]
@@ -65,15 +69,46 @@ def draw_sequences(
 ) -> Sequences:
     """Sequences of the given types, as long as the longest context."""
     longest = int(numbers.context.max())
-    strength, context = jnp.asarray(numbers.strength), jnp.asarray(numbers.context)
-    signs = jax.random.rademacher(key, (len(types), longest + 1), strength.dtype)
-    signs = signs.at[:, :longest].multiply(jnp.arange(longest) < context[types][:, None])
-    labels = strength[types][:, None] * signs
-    features = jax.nn.one_hot(types, len(strength), dtype=signs.dtype)[:, :, None]
-    tokens = jnp.concatenate(
-        [features * signs[:, None, :], labels.at[:, longest].set(0.0)[:, None, :]], axis=1
-    )
-    return Sequences(types, tokens, labels[:, longest])
+    tables = (jnp.asarray(numbers.context), jnp.asarray(numbers.strength), None)
+    return draw_tokens(key, types, *tables, longest=longest)
+
+
+def other_deviations(task: SparseFeatures) -> Floats:
+    """The standard deviation of every feature but the own one in sequences of every type, (type,
+    feature); the own one, a sign, counts zero.
+    """
+    count = int(task.num_tasks)
+    places = (np.arange(count)[None, :] - np.arange(count)[:, None]) % count
+    if task.feature_noise:
+        return np.where(places > 0, task.feature_noise, 0.0)
+    return np.where(places > 0, (1.0 + places) ** (-task.feature_decay / 2), 0.0)
+
+
+def draw_tokens(
+    key: Key[Array, ""],
+    types: Int[Array, "sequence"],
+    context: Float[Array, "task"],
+    strength: Float[Array, "task"],
+    others: Float[Array, "task task"] | None,
+    *,
+    longest: int,
+) -> Sequences:
+    """Sequences of the given types, of `longest` tokens and the query, in which the features have
+    the standard deviations `others` beside the own one, None for zero. Draws do not depend on
+    their values.
+    """
+    first, second = jax.random.split(key)
+    shape = (len(types), len(strength), longest + 1)
+    signs = jax.random.rademacher(first, (len(types), longest + 1), strength.dtype)
+    own = jax.nn.one_hot(types, len(strength), dtype=signs.dtype)[:, :, None]
+    features = own * signs[:, None, :]
+    if others is not None:
+        features += others[types][:, :, None] * jax.random.normal(second, shape, strength.dtype)
+    present = (jnp.arange(longest) < context[types][:, None]).astype(strength.dtype)
+    features = features.at[:, :, :longest].multiply(present[:, None, :])
+    labels = strength[types][:, None] * features.sum(1)
+    shown = labels.at[:, longest].set(0.0)[:, None, :]
+    return Sequences(types, jnp.concatenate([features, shown], axis=1), labels[:, longest])
 
 
 def literal_predictions(
@@ -88,3 +123,21 @@ def literal_predictions(
     scores = jnp.einsum("nct,nc->nt", tokens, keys)
     values = jnp.einsum("nc,nct->nt", value[sequences.types], tokens)
     return jnp.einsum("nt,nt->n", values, scores)
+
+
+def literal_softmax_predictions(
+    value: Float[Array, "task coordinate"],
+    key: Float[Array, "task head coordinate"],
+    query: Float[Array, "head task"],
+    sequences: Sequences,
+) -> Float[Array, "sequence"]:
+    r"""$v_s\Phi\,\mathrm{softmax}(\Phi^TW_K^TW_Q\hat\phi)$ of every sequence, with the value vector
+    and the key matrix of its type; tokens that pad a sequence are masked.
+    """
+    tokens = sequences.tokens
+    asked = jnp.einsum("ht,nt->nh", query, tokens[:, :-1, -1])
+    keys = jnp.einsum("nhc,nct->nht", key[sequences.types], tokens)
+    scores = jnp.einsum("nht,nh->nt", keys, asked)
+    scores = jnp.where(jnp.any(tokens != 0, axis=1), scores, -jnp.inf)
+    values = jnp.einsum("nc,nct->nt", value[sequences.types], tokens)
+    return jnp.einsum("nt,nt->n", values, jax.nn.softmax(scores, axis=1))

@@ -12,7 +12,7 @@ import jax
 
 from leadline.curve import Curve
 from leadline.errors import SolverError, SpecError, nearest
-from leadline.simulation import flow, landscape, sparse
+from leadline.simulation import flow, landscape, retrieval, sparse, training
 from leadline.simulation.descent import LANES, Observer, descend
 from leadline.simulation.measure import MEASURES
 from leadline.spec import (
@@ -21,11 +21,15 @@ from leadline.spec import (
     GradientFlow,
     InContextRegression,
     RegressionRun,
+    RetrievalRun,
     RunSpec,
     SparseRun,
     Training,
+    TransformerRun,
     is_regression,
+    is_retrieval,
     is_sparse,
+    is_transformer,
 )
 
 __all__ = ["LANES", "MEASURES", "Observer", "program_key", "train"]
@@ -39,15 +43,18 @@ def program_key(spec: RunSpec) -> Hashable:
     """
     if is_sparse(spec):
         return sparse.program_key(spec)
+    if is_retrieval(spec):
+        return retrieval.program_key(spec)
+    if is_transformer(spec):
+        return training.program_key(spec)
     assert is_regression(spec)
     task, model, recipe, evaluation = spec.task, spec.model, spec.recipe, spec.evaluation
-    if model.width is not None:
-        raise SolverError("model.width: simulation of a narrower stream is not available")
     if not math.isinf(evaluation.queries):
         raise SolverError(
             f"evaluation.queries: got {evaluation.queries}; the reduced model is evaluated "
             "exactly over queries, leave it at infinity"
         )
+    stream = (model.width, model.projection, model.power)
     if isinstance(recipe, GivenScale | BestScale):
         if evaluation.measures:
             raise SpecError(
@@ -60,7 +67,7 @@ def program_key(spec: RunSpec) -> Hashable:
                 "that of untied ones"
             )
         quiet = dataclasses.replace(task, noise=0.0, query_noise=0.0)
-        return (type(recipe).__name__, quiet, evaluation)
+        return (type(recipe).__name__, quiet, stream, evaluation)
     for name in evaluation.measures:
         if name not in MEASURES:
             raise SpecError(
@@ -72,7 +79,8 @@ def program_key(spec: RunSpec) -> Hashable:
             "model.depth: got infinity, which is answered by theory; simulation needs a finite one"
         )
     trained, evaluated = _shape(task), _shape(evaluation.task or task)
-    common = (task.spectrum.dim, model.depth, model.tied, trained, evaluated, evaluation.contexts)
+    layers = (task.spectrum.dim, *stream, model.depth, model.tied)
+    common = (*layers, trained, evaluated, evaluation.contexts)
     if isinstance(recipe, GradientFlow):
         return ("GradientFlow", *common)
     if math.isinf(recipe.batch_size):
@@ -112,7 +120,16 @@ def train(
     if not specs:
         return []
     if is_sparse(specs[0]):
-        return sparse.solve(cast(Sequence[SparseRun], specs), observe=observe)
+        sparse_runs = cast(Sequence[SparseRun], specs)
+        return sparse.solve(sparse_runs, checkpoint=checkpoint, observe=observe)
+    if is_transformer(specs[0]):
+        transformers = cast(Sequence[TransformerRun], specs)
+        with jax.enable_x64(True):
+            return training.learn(transformers, checkpoint=checkpoint, observe=observe)
+    if is_retrieval(specs[0]):
+        retrievals = cast(Sequence[RetrievalRun], specs)
+        with jax.enable_x64(True):
+            return retrieval.solve(retrievals, checkpoint=checkpoint, observe=observe)
     runs = cast(Sequence[RegressionRun], specs)
     with jax.enable_x64(True):
         match runs[0].recipe:

@@ -5,22 +5,34 @@ made. Both engines answer a `RunSpec`; neither appears here.
 """
 
 from leadline.spec.fields import MAX_SEED, Bounds, Spec, check_value, field_hints
-from leadline.spec.models import PerTaskAttention, ReducedAttention
+from leadline.spec.models import (
+    LinearAttention,
+    PerTaskAttention,
+    ReducedAttention,
+    SoftmaxAttention,
+    StreamAttention,
+    Transformer,
+)
 from leadline.spec.paths import dotted_paths, grid, replace
 from leadline.spec.question import (
     Model,
     Recipe,
     RegressionRun,
+    RetrievalRun,
     RunSpec,
     SparseRun,
     Sweep,
     Task,
+    TransformerRun,
     is_regression,
+    is_retrieval,
     is_sparse,
+    is_transformer,
 )
 from leadline.spec.recipes import BestScale, Evaluation, GivenScale, GradientFlow, Training
 from leadline.spec.tasks import (
     InContextRegression,
+    Retrieval,
     SparseFeatures,
     Spectrum,
     Turn,
@@ -36,19 +48,26 @@ __all__ = [
     "GivenScale",
     "GradientFlow",
     "InContextRegression",
+    "LinearAttention",
     "Model",
     "PerTaskAttention",
     "Recipe",
     "ReducedAttention",
     "RegressionRun",
+    "Retrieval",
+    "RetrievalRun",
     "RunSpec",
+    "SoftmaxAttention",
     "SparseFeatures",
     "SparseRun",
     "Spec",
     "Spectrum",
+    "StreamAttention",
     "Sweep",
     "Task",
     "Training",
+    "Transformer",
+    "TransformerRun",
     "Turn",
     "check_value",
     "dotted_paths",
@@ -56,7 +75,9 @@ __all__ = [
     "flat",
     "grid",
     "is_regression",
+    "is_retrieval",
     "is_sparse",
+    "is_transformer",
     "replace",
     "source_capacity",
 ]

@@ -22,7 +22,8 @@ class Training(Spec):
     `optimizer` is plain stochastic gradient descent, Adam or AdamW ($\beta_1 = 0.9$, $\beta_2 =
     0.999$, $\epsilon = 10^{-8}$), the last with `weight_decay`; `warmup` is the number of steps
     over which the rate rises linearly from zero, after which the `schedule` holds it or lets it
-    fall to zero along a cosine.
+    fall to zero along a cosine. `precision` is that of the floats that train; "double" is for
+    retrieval and transformers.
     """
 
     role: ClassVar[str] = "recipe"
@@ -35,6 +36,7 @@ class Training(Spec):
     weight_decay: NonNegative = field(default=0.0, metadata={"added": True})
     schedule: Literal["constant", "cosine"] = field(default="constant", metadata={"added": True})
     warmup: Annotated[int, Bounds(low=0)] = field(default=0, metadata={"added": True})
+    precision: Literal["single", "double"] = field(default="single", metadata={"added": True})
 
     @property
     def plain(self) -> bool:
@@ -104,7 +106,9 @@ class Evaluation(Spec):
     vectors); `seed` of that stream; `record` the steps at which the loss is measured, in
     increasing order, empty for the last step only; `measures` names further arrays to record;
     `task` is the task evaluated, if not the one trained on (a distribution shift); `strength` is
-    the strength of every sparse task that is evaluated, if not the one trained on.
+    the strength of every sparse task that is evaluated, if not the one trained on;
+    `relative_error` is the largest relative standard error that the loss of a retrieval run may
+    have: too few contexts for it are refused before training.
     """
 
     role: ClassVar[str] = "evaluation"
@@ -116,6 +120,9 @@ class Evaluation(Spec):
     measures: tuple[str, ...] = ()
     task: InContextRegression | None = field(default=None, metadata={"added": True})
     strength: Annotated[float | None, Bounds()] = field(default=None, metadata={"added": True})
+    relative_error: Annotated[float | None, Bounds(low=0, open_low=True)] = field(
+        default=None, metadata={"added": True}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -117,13 +117,16 @@ class SparseFeatures(Spec):
     r"""Multitask sparse feature regression: a sequence of type $s$, drawn with probability
     $P_s \propto s^{-\alpha}$, $s = 1, \dots,$ `num_tasks`, holds $\psi_s$ labeled tokens. Feature
     number $s$ of a token is a random sign, all others are zero, and its label is $\Lambda_s$ times
-    the feature. The query token has a feature and no label.
+    the sum of its features. The query token has features and no label.
 
     **Arguments:** `type_exponent` is $\alpha$; `context` is $\psi_1$ and $\psi_s = \psi_1
     s^{-\beta}$ with $\beta$ = `context_exponent`; `strength` is $\Lambda_1$ and $\Lambda_s =
     \Lambda_1 s^{-\gamma}$ with $\gamma$ = `strength_exponent`. A tuple gives $\psi_s$ or
     $\Lambda_s$ one by one. `sequences` is the number $N$ of training sequences, drawn once;
     infinity stands for fresh sequences, or their average, at every step.
+    `feature_noise` gives all other features Gaussian values of that standard deviation;
+    `feature_decay` $\tau$ gives them the variances of a source and capacity condition: counted
+    cyclically from the own one, the $k$-th has the variance $k^{-\tau}$. Infinity stands for none.
 
     Ref: Lyu, Wang, Zhu (ICLR 2025); docs/theory/sparse.md.
     """
@@ -137,9 +140,23 @@ class SparseFeatures(Spec):
     strength: Real | tuple[Real, ...] = 1.0
     strength_exponent: NonNegative = 0.0
     sequences: Extent = math.inf
+    feature_noise: NonNegative = field(default=0.0, metadata={"added": True})
+    feature_decay: Annotated[float, Bounds(low=0, open_low=True, infinite=True)] = field(
+        default=math.inf, metadata={"added": True}
+    )
+
+    @property
+    def sparse(self) -> bool:
+        """Whether a sequence has the feature of its own type alone."""
+        return self.feature_noise == 0 and math.isinf(self.feature_decay)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.feature_noise and math.isfinite(self.feature_decay):
+            raise SpecError(
+                f"task.feature_noise: got {self.feature_noise:g} beside task.feature_decay "
+                f"{self.feature_decay:g}; expected one of them, noise 0 or decay infinity"
+            )
         if math.isinf(self.num_tasks) and self.type_exponent <= 1:
             raise SpecError(
                 f"task.type_exponent: got {self.type_exponent:g} with infinitely many tasks, whose "
@@ -158,3 +175,51 @@ class SparseFeatures(Spec):
                 raise SpecError(
                     f"task.{name}_exponent: got {exponent:g} beside one value a task; expected 0"
                 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrieval(Spec):
+    r"""Retrieval in context: labels $y_i = \beta\cdot x_i$ without noise, and a query whose target
+    is the label of the token that matches it. Inputs have the covariance
+    $O\operatorname{diag}(\lambda) O^T$ and $\beta$ has $O\operatorname{diag}(\omega)O^T$ with a
+    fresh Haar rotation $O$ in every context.
+
+    **Arguments:** `context` is the number $P$ of labeled tokens; `targets` is $k$; `difficulty` is
+    "difficult" (a fresh query; the target is the mean label of the $k$ tokens of largest cosine
+    with it) or "easy" (the query is one of the tokens and the target its label; $k = 1$, and
+    infinitely many tokens have a meaning: $\Sigma$ in place of its sample).
+
+    Ref: arXiv:2610.11063, section 2; docs/retrieval.md.
+    """
+
+    role: ClassVar[str] = "task"
+
+    spectrum: Spectrum
+    context: Extent
+    targets: Annotated[int, Bounds(low=1)]
+    difficulty: Literal["difficult", "easy"] = "difficult"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.difficulty == "easy":
+            if self.targets != 1:
+                raise SpecError(
+                    f"task.targets: got {self.targets} for the easy task, whose target is the "
+                    "label of one token; expected 1"
+                )
+            return
+        if math.isinf(self.context):
+            raise SpecError(
+                "task.context: got infinity for the difficult task; the most similar of infinitely "
+                "many tokens are copies of the query, expected a whole number"
+            )
+        if self.targets > self.context:
+            raise SpecError(
+                f"task.targets: got {self.targets} of task.context = {self.context} tokens; "
+                "expected at most as many"
+            )
+        if self.spectrum.dim < 2:
+            raise SpecError(
+                f"task.spectrum.dim: got {self.spectrum.dim}; on a line every cosine is 1 or -1 "
+                "and the most similar tokens are not defined, expected at least 2"
+            )

@@ -139,8 +139,8 @@ def solve(spec: RegressionRun) -> Curve:
     """
     if spec.evaluation.task is not None:
         raise SolverError(
-            "evaluation.task: theory at finite context or width evaluates the task trained on "
-            "only; simulate a shift"
+            "evaluation.task: got a shift at finite context or width, where theory evaluates the "
+            "task trained on only, expected none; simulate it with train"
         )
     stream = stream_of(spec.task, spec.model)
     depth, noise = spec.model.depth, spec.task.noise
@@ -151,8 +151,8 @@ def solve(spec: RegressionRun) -> Curve:
         case BestScale():
             if not spec.model.tied and depth > 1:
                 raise SolverError(
-                    "model.tied: got False; the best scales of untied layers are known at "
-                    "infinite context and full width only"
+                    "model.tied: got False at finite context or width, where the best scales of "
+                    "untied layers are not known, expected True"
                 )
             gamma = best_scale(stream, depth=depth, noise=noise)
             return _point(spec, stream, gamma, stable)

@@ -19,6 +19,7 @@ import numpy as np
 
 from leadline.curve import Floats
 from leadline.errors import SolverError
+from leadline.theory.landscape import log_residual
 from leadline.theory.spectra import Modes
 
 MAX_DEGREE = 1024
@@ -94,6 +95,59 @@ def cyclic_steps(modes: Modes, *, depth: int, distinct: int) -> StepSizes:
         loss=math.exp(_log_sum(modes, q, final)),
         gap=gap,
         status="converged" if gap < 1e-9 else "stalled",
+    )
+
+
+def outlier_steps(modes: Modes, *, depth: int, outliers: int = 1) -> StepSizes:
+    r"""The least loss of `depth` layers of which all but `outliers` share one scale.
+
+    At a common step $\kappa$ the outliers are the free optimum for the weights
+    $w(1-\kappa\lambda)^{2(L-m)}$. The best $\kappa$ may lie in a narrow valley far beyond the
+    edge of stability, where an outlier has its root at the top mode; it is sought on a fine
+    logarithmic grid and refined there.
+
+    **Arguments:** `outliers` $0\le m<L$.
+
+    **Raises:** `SolverError` otherwise.
+
+    Ref: derived in docs/theory/retrieval.md.
+    """
+    from scipy.optimize import minimize_scalar
+
+    if not 0 <= outliers < depth:
+        raise SolverError(
+            f"outliers: got {outliers} of {depth} layers, expected fewer outliers than layers"
+        )
+    _check_degree(max(outliers, 1))
+    top = float(modes.eigenvalues.max())
+
+    def solve(log_step: float) -> tuple[float, Floats]:
+        values = log_residual(
+            modes.eigenvalues, math.exp(log_step) * (depth - outliers), depth=depth - outliers
+        )
+        logs = np.log(modes.weights) + 2 * values
+        weights = np.exp(logs - logs.max())
+        if outliers == 0:
+            return float(logs.max() + math.log(weights.sum())), np.empty(0)
+        residual = _least_squares(modes.eigenvalues, weights, outliers)
+        if residual.loss == 0:
+            return -math.inf, residual.roots
+        return float(logs.max() + math.log(residual.loss)), residual.roots
+
+    steps = np.linspace(math.log(0.05), math.log(50), 400) - math.log(top)
+    losses = [solve(step)[0] for step in steps.tolist()]
+    best = int(np.argmin(losses))
+    low, high = steps[max(best - 1, 0)], steps[min(best + 1, len(steps) - 1)]
+    found = minimize_scalar(
+        lambda step: solve(step)[0], bounds=(low, high), method="bounded", options={"xatol": 1e-10}
+    )
+    log_loss, roots = solve(float(found.x))
+    common = np.full(depth - outliers, math.exp(found.x))
+    return StepSizes(
+        scales=np.sort(depth * np.concatenate([common, 1 / roots])),
+        loss=math.exp(log_loss),
+        gap=0.0,
+        status="converged",
     )
 
 

@@ -6,7 +6,14 @@ import math
 
 from leadline.curve import Curve
 from leadline.errors import SolverError
-from leadline.spec import GradientFlow, RunSpec, is_regression, is_sparse
+from leadline.spec import (
+    GradientFlow,
+    RunSpec,
+    is_regression,
+    is_retrieval,
+    is_sparse,
+    is_transformer,
+)
 
 
 def predict(spec: RunSpec) -> Curve:
@@ -27,6 +34,15 @@ def predict(spec: RunSpec) -> Curve:
         from leadline.theory.sparse_solver import solve as solve_sparse
 
         return solve_sparse(spec)
+    if is_transformer(spec):
+        raise SolverError(
+            "model: got Transformer, which is trained by simulation; theory answers its reduced "
+            "form, ReducedAttention"
+        )
+    if is_retrieval(spec):
+        from leadline.theory.retrieval_solver import solve as solve_retrieval
+
+        return solve_retrieval(spec)
     assert is_regression(spec)
     match spec.task.covariance:
         case "isotropic":

@@ -26,7 +26,18 @@ from leadline.theory.sparse_types import power_sum
 
 
 def front_exponent(task: SparseFeatures, *, model: PerTaskAttention) -> float:
-    r"""$\nu$: task $s$ is learned at the time $\propto s^\nu$."""
+    r"""$\nu$: task $s$ is learned at the time $\propto s^\nu$. Softmax attention does not know
+    the context, and at one strength for all tasks it has $\nu = \alpha$.
+
+    **Raises:** `SolverError` for softmax attention and strengths that fall.
+    """
+    if model.attention == "softmax":
+        if task.strength_exponent:
+            raise SolverError(
+                f"task.strength_exponent: got {task.strength_exponent:g} with softmax attention, "
+                "whose exponent is known for 0"
+            )
+        return task.type_exponent
     lazy = model.invariant > 0
     gamma = task.strength_exponent
     return (
@@ -47,8 +58,10 @@ def time_law(task: SparseFeatures, *, model: PerTaskAttention) -> PowerLaw:
     exponential one with $A = \psi_1\sqrt cM/Z$ in lazy training of falling strengths, and the whole
     solution where $\gamma = 0$. $M = 1+\Lambda_1^2$ if $\gamma = 0$, else 1.
 
-    **Raises:** `SolverError` if $\delta\le1$, or strengths and contexts are not power laws.
+    **Raises:** `SolverError` if $\delta\le1$, strengths and contexts are not power laws, or
+    attention is not linear.
     """
+    _linear(model)
     delta = _decay(task)
     norm = power_sum(task.type_exponent)
     strength, context = _first(task)
@@ -136,6 +149,7 @@ def best_size(task: SparseFeatures, *, model: PerTaskAttention) -> PowerLaw:
 
 def _best_share(task: SparseFeatures, model: PerTaskAttention) -> tuple[float, float, float]:
     """The y of least loss, the bracket there, and A."""
+    _linear(model)
     if model.invariant:
         raise SolverError(
             f"model.invariant: got {model.invariant:g}; the constant of the compute law is known "
@@ -171,6 +185,14 @@ def _decay(task: SparseFeatures) -> float:
             "tasks, whose probabilities need an exponent > 1 to have a finite sum"
         )
     return delta
+
+
+def _linear(model: PerTaskAttention) -> None:
+    if model.attention != "linear":
+        raise SolverError(
+            f"model.attention: got {model.attention!r}; the constant of this law is known for "
+            "'linear', the exponent is that of front_exponent"
+        )
 
 
 def _first(task: SparseFeatures) -> tuple[float, float]:

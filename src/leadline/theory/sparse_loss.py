@@ -51,7 +51,14 @@ def time_loss(
 
 
 def residuals(types: Types, time: ArrayLike, *, model: PerTaskAttention) -> Floats:
-    r"""$f_s(t) - \Lambda_s$ of `types`, unlimited data; `time` broadcasts against the types."""
+    r"""$f_s(t) - \Lambda_s$ of `types`, unlimited data; `time` broadcasts against the types.
+
+    **Raises:** `SolverError` for softmax attention.
+    """
+    if model.attention != "linear":
+        raise SolverError(
+            f"model.attention: got {model.attention!r}; the closed form is that of 'linear'"
+        )
     rates = np.abs(types.constrained_rates) if model.constrained else types.rates
     start = start_at(model.start * types.strength, invariant=model.invariant)
     return solution(time, rate=rates, strength=types.strength, start=start).residual

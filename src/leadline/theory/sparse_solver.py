@@ -16,12 +16,15 @@ from leadline.spec import GradientFlow, SparseRun
 from leadline.theory.sparse import Solution, adapted_output, solution, start_at
 from leadline.theory.sparse_counts import binomial_nodes
 from leadline.theory.sparse_loss import time_loss, types_drawn
+from leadline.theory.sparse_softmax import ACCURACY, softmax_output
 from leadline.theory.sparse_types import EXPLICIT, Types, types_of
 
 EPS = float(np.finfo(np.float64).eps)
 MEASURES = {"output": "the solution f_s of each task: (time, task)"}
 MOST_TASKS = 2**20
 """Tasks of a run that needs them one by one."""
+MOST_SOFTMAX = 2**12
+"""Tasks of softmax attention, of which every strength is integrated by itself."""
 
 
 def check_context(spec: SparseRun) -> None:
@@ -57,12 +60,21 @@ def solve(spec: SparseRun) -> Curve:
     counts. The measure "output" holds the outputs $f_s$, on sequences of that strength. The scalar
     "inverse_context" is the largest $1/\psi_s$, the size of what the leading order leaves out.
 
-    **Raises:** `SolverError` for `Training`; `SpecError` where a task has less than one token.
+    Softmax attention is answered in the limit of long contexts, for up to 4,096 tasks.
+
+    **Raises:** `SolverError` for `Training` by any optimizer, features of every kind and a shared
+    value vector; `SpecError` where a task has less than one token.
     """
     if not isinstance(spec.recipe, GradientFlow):
         raise SolverError(
             f"recipe: got {type(spec.recipe).__name__} on sparse features; theory answers "
             "GradientFlow, simulate the other"
+        )
+    if not spec.task.sparse:
+        name = "feature_noise" if spec.task.feature_noise else "feature_decay"
+        raise SolverError(
+            f"task.{name}: got {getattr(spec.task, name):g}; the closed form holds where the other "
+            "features are zero, train it"
         )
     if spec.model.shared_value:
         raise SolverError(
@@ -71,6 +83,8 @@ def solve(spec: SparseRun) -> Curve:
         )
     check_context(spec)
     times = 2 * np.array(spec.recipe.times)
+    if spec.model.attention == "softmax":
+        return _softmax_curve(spec, times)
     if spec.evaluation.strength is not None:
         loss, error = _adapted_loss(spec, times, spec.evaluation.strength), None
     elif math.isfinite(spec.task.sequences):
@@ -90,6 +104,48 @@ def solve(spec: SparseRun) -> Curve:
         error=rounding if error is None else error + rounding,
         scalars={"inverse_context": _inverse_context(spec)},
         measures=_recorded(spec, times),
+    )
+
+
+def _softmax_curve(spec: SparseRun, times: Floats) -> Curve:
+    """Softmax attention in the limit of long contexts, the types one by one."""
+    for name, value, wanted in (
+        ("task.sequences", spec.task.sequences, math.inf),
+        ("evaluation.strength", spec.evaluation.strength, None),
+    ):
+        if value != wanted:
+            raise SolverError(
+                f"{name}: got {value} with softmax attention; theory answers {wanted}, simulate "
+                "the rest"
+            )
+    if spec.task.num_tasks > MOST_SOFTMAX:
+        raise SolverError(
+            f"task.num_tasks: got {spec.task.num_tasks}, expected at most {MOST_SOFTMAX} with "
+            "softmax attention"
+        )
+    types, share = _every_task(spec, "to record"), spec.model.start
+    output = np.tile(share * types.strength, (len(times), 1))
+    kept = np.flatnonzero(types.index <= spec.model.size)
+    for strength in np.unique(types.strength[kept]).tolist():
+        same = kept[types.strength[kept] == strength]
+        if strength:
+            output[:, same] = softmax_output(
+                times[:, None] * types.probability[same],
+                rate=1.0,
+                strength=strength,
+                output=share * strength,
+            )
+    wrong = output - types.strength
+    loss = wrong**2 @ types.probability
+    error = ACCURACY * (2 * np.abs(wrong * types.strength) @ types.probability + ACCURACY)
+    return trained(
+        spec,
+        step=np.zeros(len(times), np.int64),
+        time=np.array(spec.recipe.times) if isinstance(spec.recipe, GradientFlow) else times,
+        loss=loss,
+        error=error,
+        scalars={"inverse_context": _inverse_context(spec)},
+        measures=tuple(Measure(name=n, values=output) for n in _known(spec)),
     )
 
 
@@ -175,13 +231,18 @@ def _counted_loss(spec: SparseRun, times: Floats, explicit: int) -> Floats:
     return np.array(losses) + (1 - model.start) ** 2 * types.rest
 
 
-def _recorded(spec: SparseRun, times: Floats) -> tuple[Measure, ...]:
+def _known(spec: SparseRun) -> tuple[str, ...]:
     for name in spec.evaluation.measures:
         if name not in MEASURES:
             raise SpecError(
                 f"evaluation.measures: got {name!r}, expected some of {', '.join(MEASURES)}"
                 f"{nearest(name, MEASURES)}"
             )
+    return spec.evaluation.measures
+
+
+def _recorded(spec: SparseRun, times: Floats) -> tuple[Measure, ...]:
+    _known(spec)
     if not spec.evaluation.measures:
         return ()
     if math.isfinite(spec.task.sequences):

@@ -15,7 +15,14 @@ from scipy import stats
 
 from leadline.claims import Claim, Interval, judge, numerical
 from leadline.ident import from_json
-from leadline.papers.bordelon2025 import depth_law, fixed, rotated, untied
+from leadline.papers.bordelon2025 import (
+    depth_law,
+    fixed,
+    rotated,
+    shape_claims,
+    transformer_claims,
+    untied,
+)
 from leadline.papers.bordelon2025.figures import mean_curves
 from leadline.papers.bordelon2025.sweeps import SGD_RATE
 from leadline.papers.bordelon2025.tables import LEVEL, SOURCE, Tables, has, table
@@ -211,5 +218,7 @@ def claims(tables: Tables) -> list[dict[str, Any]]:
         rows += recursion_claims(tables)
     if has(tables, "figure3b", "theory"):
         rows += [*fixed.claims(tables), *rotated.claims(tables)]
-        rows += [*depth_law.claims(tables), *untied.claims(tables)]
+        rows += [*depth_law.claims(tables), *untied.claims(tables), *shape_claims.claims(tables)]
+    if has(tables, "figure1", "simulation"):
+        rows += transformer_claims.claims(tables)
     return rows

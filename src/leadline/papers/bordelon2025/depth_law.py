@@ -18,7 +18,6 @@ from leadline.papers.bordelon2025.tables import (
     sweeps_of,
     table,
 )
-from leadline.planning.optimum import power_law_optimum
 from leadline.report.figures import GRAY, ORANGE, Figure, panels, shades
 from leadline.spec import GivenScale, Sweep, grid, replace, source_capacity
 from leadline.theory.rotated import depth_law
@@ -173,34 +172,4 @@ def claims(tables: Tables) -> list[dict[str, Any]]:
             for claim, values in ((constant, ratios), (place, places), (factor, losses))
         ),
         judge(free, limit(*_windows(untied))),
-        *_shape_claims(),
-    ]
-
-
-def _shape_claims() -> list[dict[str, Any]]:
-    """The best split of compute over time, width, depth and context, for the exponents that the
-    paper's section on compute takes (each resource alone, source exponent below one).
-    """
-    exponents = [BETA / (2 + BETA), NU * BETA, BETA, NU * BETA]
-    best = power_law_optimum([1.0] * 4, exponents, [1.0, 2.0, 1.0, 2.0], 1e6)
-    compute = Claim(
-        name="compute-exponent",
-        source=f"{SOURCE}, section 4",
-        statement="With time, width, depth and context at their best split of C = t P² N² L the "
-        "loss falls as C^-β/(3+β+4/ν) (ν = 1.25, β = 0.8).",
-        kind="number",
-        published=BETA / (3 + BETA + 4 / NU),
-        smallest_effect=1e-3,
-    )
-    shape = Claim(
-        name="depth-width-shape",
-        source=f"{SOURCE}, section 4",
-        statement="At the best split depth grows with width as L ∝ N^ν (β < 1).",
-        kind="number",
-        published=NU,
-        smallest_effect=1e-3,
-    )
-    return [
-        judge(compute, numerical(float(best.decay), 1e-12)),
-        judge(shape, numerical(float(best.growth[2] / best.growth[1]), 1e-12)),
     ]

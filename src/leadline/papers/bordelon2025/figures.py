@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from leadline.papers.bordelon2025 import depth_law, fixed, rotated, untied
+from leadline.papers.bordelon2025 import (
+    depth_law,
+    fixed,
+    rotated,
+    shapes,
+    transformer_figures,
+    untied,
+)
 from leadline.papers.bordelon2025.sweeps import RATIOS, SGD_AXES
 from leadline.papers.bordelon2025.tables import Tables, has, table
 from leadline.report.figures import GRAY, ORANGE, Figure, lines_and_points, number, panels, shades
@@ -182,8 +189,12 @@ def figures(tables: Tables) -> tuple[Figure, ...]:
     drawn = [figure2(tables), final_loss(tables)]
     if has(tables, "figure3b", "theory"):
         drawn += [fixed.figure3(tables), rotated.figure4(tables), depth_law.figure(tables)]
+    if has(tables, "figure5a", "theory"):
+        drawn.append(shapes.figure5(tables))
     if has(tables, "figure7a", "theory"):
         drawn.append(figure7(tables))
     if has(tables, "figure8", "theory"):
         drawn.append(untied.figure8(tables))
+    if has(tables, "figure1", "simulation"):
+        drawn += transformer_figures.figures(tables)
     return tuple(drawn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from leadline.papers.bordelon2025 import depth_law, fixed, rotated, untied
+from leadline.papers.bordelon2025 import depth_law, fixed, rotated, shapes, transformers, untied
 from leadline.papers.bordelon2025.tables import NAME, sweeps_of
 from leadline.spec import (
     BestScale,
@@ -188,4 +188,6 @@ def sweeps(scale: str) -> tuple[Sweep, ...]:
         *rotated.sweeps(),
         *depth_law.sweeps(),
         *untied.sweeps(),
+        *shapes.sweeps(),
+        *transformers.sweeps(scale),
     )

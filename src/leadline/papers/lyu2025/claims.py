@@ -9,6 +9,7 @@ import polars as pl
 
 from leadline.claims import Claim, Interval, judge, numerical
 from leadline.curve import Floats
+from leadline.papers.lyu2025.approximate import approximate_claims
 from leadline.papers.lyu2025.sweeps import (
     ADAPTATION_CONTEXT,
     ALPHA,
@@ -34,6 +35,7 @@ from leadline.papers.lyu2025.tables import (
     measure,
     table,
 )
+from leadline.papers.lyu2025.trained import trained_claims
 from leadline.theory.sparse import adapted, vanishing_start
 from leadline.theory.sparse_laws import compute_law, data_law, fit_exponent, size_law, time_law
 from leadline.theory.sparse_order import Block, first_order
@@ -329,6 +331,7 @@ def shared_claims(tables: Tables) -> list[dict[str, Any]]:
 
 def claims(tables: Tables) -> list[dict[str, Any]]:
     """Every claim whose sweeps are in `tables`."""
+    small = has(tables, "shared", "simulation")
     return [
         *order_claims(tables),
         *descent_claims(tables),
@@ -337,4 +340,6 @@ def claims(tables: Tables) -> list[dict[str, Any]]:
         *start_claims(tables),
         *adaptation_claims(tables),
         *shared_claims(tables),
+        *(approximate_claims(tables) if small else []),
+        *(trained_claims(tables) if small else []),
     ]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from leadline.papers.lyu2025.approximate import figure5, figure6
 from leadline.papers.lyu2025.claims import LAWS, order_errors, shared_times
 from leadline.papers.lyu2025.sweeps import (
     ALPHA,
@@ -30,7 +31,8 @@ from leadline.papers.lyu2025.tables import (
     sequences,
     table,
 )
-from leadline.report.figures import GRAY, Figure, few_ticks, panels, shades
+from leadline.papers.lyu2025.trained_figures import figure7, figure8
+from leadline.report.figures import BLUE, GRAY, ORANGE, Figure, few_ticks, panels, shades
 from leadline.theory.sparse import solution, start_at, vanishing_start
 
 AXES = {
@@ -39,6 +41,10 @@ AXES = {
     "data": "sequences N",
     "compute": "compute tD",
 }
+
+
+STYLES = {"fixed": "-", "context": "--", "strength": "-", "both": "--"}
+"""Dashed where contexts shorten."""
 
 
 def _frame(**columns: Any) -> pl.DataFrame:
@@ -54,12 +60,14 @@ def figure1(tables: Tables) -> Figure:
     errors = order_errors(tables)
     frames: list[pl.DataFrame] = []
     with panels(2, height=3.1) as (canvas, axes):
+        fine = np.linspace(0, times[-1], 20 * (len(times) - 1) + 1)
         for s, color in enumerate(shades(output.shape[1])):
-            line = solution(
-                2 * times, rate=200 * shares[s], strength=1.0, start=start_at(START.start)
+            closed = solution(
+                2 * fine, rate=200 * shares[s], strength=1.0, start=start_at(START.start)
             ).output
-            axes[0].plot(times, line, color=color, label=f"task {s + 1}")
-            axes[0].plot(times[::3], output[::3, s], "o", ms=3.2, color=color)
+            line = closed[::20]
+            axes[0].plot(fine, closed, color=color, label=f"task {s + 1}")
+            axes[0].plot(times[::2], output[::2, s], "o", ms=3.2, color=color)
             frames.append(
                 _frame(x=times, simulation=output[:, s], theory=line).with_columns(
                     quantity=pl.lit(f"f_{s + 1}")
@@ -70,7 +78,8 @@ def figure1(tables: Tables) -> Figure:
         inverse = 1 / errors["context"].to_numpy()
         for name, marker, power in (("zeroth", "o", 1), ("first", "s", 2)):
             values = errors[name].to_numpy()
-            axes[1].plot(inverse, values, marker, ms=4, label=f"{name} order")
+            color = BLUE if name == "zeroth" else ORANGE
+            axes[1].plot(inverse, values, marker, ms=4, color=color, label=f"{name} order")
             axes[1].plot(inverse, values[-1] * (inverse / inverse[-1]) ** power, color=GRAY, lw=1)
             frames.append(_frame(x=inverse, simulation=values).with_columns(quantity=pl.lit(name)))
         axes[1].set(title="b  error of theory", xlabel="1/ψ", ylabel="largest error of f")
@@ -99,12 +108,16 @@ def _law_panel(ax: Any, tables: Tables, law: str, cases: tuple[str, ...]) -> lis
         color = colors[list(CASES).index(case)]
         x, loss, _ = law_curve(tables, case, law)
         exponent = LAWS[law](power_task(case), model=START).exponent
-        ax.plot(x, loss, color=color, label=f"{case}: slope -{exponent:.3g}")
+        label = f"{case}: slope -{exponent:.3g}"
+        ax.plot(x, loss, STYLES[case], color=color, label=label)
         late = x >= np.exp(np.log(x).mean())
         ax.plot(x[late], 1.25 * loss[-1] * (x[late] / x[-1]) ** -exponent, color=GRAY, lw=1)
         frames.append(_frame(x=x, loss=loss).with_columns(law=pl.lit(law), case=pl.lit(case)))
     ax.set(xscale="log", yscale="log", xlabel=AXES[law], title=f"loss against {law}")
-    ax.legend()
+    if len(cases) > 1:  # room for the legend below the lines
+        low, high = ax.get_ylim()
+        ax.set_ylim(low * (low / high) ** 0.4, high)
+    ax.legend(loc="lower left" if len(cases) > 1 else "best")
     return frames
 
 
@@ -151,18 +164,19 @@ def figure3(tables: Tables) -> Figure:
     with panels(1) as (canvas, axes):
         canvas.set_size_inches(5.2, 3.6)
         ax = axes[0]
-        for case, style, factor in (("fixed", "--", 100.0 / LONG), ("context", "-", 1.0)):
+        for case, color, factor in (("fixed", BLUE, 100.0 / LONG), ("context", ORANGE, 1.0)):
             x, loss, _ = law_curve(tables, case, "time")
             exponent = LAWS["time"](power_task(case), model=START).exponent
-            ax.plot(x * factor, loss, style, label=f"{case}: slope -{exponent:.3g}")
+            label = f"{case}: slope -{exponent:.3g}"
+            ax.plot(x * factor, loss, STYLES[case], color=color, label=label)
             frames.append(_frame(x=x * factor, loss=loss).with_columns(case=pl.lit(case)))
         ax.set(xscale="log", yscale="log", xlabel=AXES["time"], ylabel="loss (mean squared error)")
         ax.legend()
     return Figure(
         name=f"{NAME}-figure3",
-        caption="Figure 3. Contexts that shorten as s^-0.6 (solid) against contexts as long as the "
-        "first one (dashed), both of 1e9 tokens at the first task: late tasks are learned later.",
-        alternative="Two falling lines on log axes; the dashed one is steeper.",
+        caption="Figure 3. Contexts that shorten as s^-0.6 (dashed) against contexts as long as "
+        "the first (solid), both of 1e9 tokens at the first task: late tasks are learned later.",
+        alternative="Two falling lines on log axes; the solid one is steeper.",
         canvas=canvas,
         numbers=pl.concat(frames),
     )
@@ -185,7 +199,8 @@ def simulated_figure(tables: Tables) -> Figure:
     with panels(3, height=3.0) as (canvas, axes):
         cases = [case for case in CASES if has(tables, f"{case}/small", "theory")]
         for case, color in zip(cases, shades(4), strict=False):
-            for engine, style in (("theory", "-"), ("simulation", "o")):
+            marker = "s" if STYLES[case] == "--" else "o"
+            for engine, style in (("theory", STYLES[case]), ("simulation", marker)):
                 runs = table(tables, f"{case}/small", engine)
                 drawn = runs.with_columns(sequences=sequences(runs))
                 whole = drawn.filter(pl.col("sequences").is_infinite())
@@ -204,22 +219,24 @@ def simulated_figure(tables: Tables) -> Figure:
                 )
                 for ax, (law, x, y) in zip(axes, pairs, strict=True):
                     label = case if engine == "theory" else None
-                    ax.plot(x, y, style, ms=3.5, color=color, label=label)
+                    face = "none" if style == "s" else color
+                    size = 5.5 if style == "s" else 3.2
+                    ax.plot(x, y, style, ms=size, mfc=face, color=color, label=label)
                     frames.append(
                         _frame(x=x, loss=y).with_columns(
                             case=pl.lit(case), law=pl.lit(law), engine=pl.lit(engine)
                         )
                     )
         for ax, law in zip(axes, ("time", "size", "data"), strict=True):
-            ax.set(xscale="log", yscale="log", xlabel=AXES[law])
+            ax.set(xscale="log", yscale="log", xlabel=AXES[law], title=f"loss against {law}")
             few_ticks(ax)
         axes[0].set_ylabel("loss (mean squared error)")
-        axes[0].legend()
+        axes[0].legend(loc="lower left")
     return Figure(
         name=f"{NAME}-simulated",
         caption=f"Simulation of {SMALL_TASKS} tasks (points; the flow with the query token, data "
         "averaged over four draws) beside theory of the same tasks (lines; data averaged over all "
-        "draws).",
+        "draws). Dashed lines and squares: contexts that shorten, which change the time law only.",
         alternative="Three panels of points on falling lines.",
         canvas=canvas,
         numbers=pl.concat(frames, how="vertical_relaxed"),
@@ -246,9 +263,8 @@ def figure9(tables: Tables) -> Figure:
                     strength=NEW, theory=outputs["theory"][i], simulation=outputs["simulation"][i]
                 ).with_columns(start=pl.lit(name))
             )
-        ax.plot(
-            NEW, vanishing_start(NEW, strength=SEEN), ":", color=GRAY, label="published formula"
-        )
+        published = vanishing_start(NEW, strength=SEEN)
+        ax.plot(NEW, published, ":", lw=2.5, color=ORANGE, zorder=4, label="published formula")
         ax.set(xlabel="strength of the new sequences", ylabel="prediction f")
         ax.legend()
     return Figure(
@@ -268,18 +284,20 @@ def figure10(tables: Tables) -> Figure:
     with panels(1) as (canvas, axes):
         canvas.set_size_inches(5.2, 3.6)
         ax = axes[0]
-        for case, s, times in shared_times(tables):
+        for (case, s, times), color in zip(shared_times(tables), (BLUE, ORANGE), strict=True):
             slope = ALPHA + 2 * CASES[case][1] - 0.5
-            ax.plot(s, times, "o", ms=3, label=f"{case}: heuristic slope {slope:g}")
+            label = f"{case}: heuristic slope {slope:g}"
+            ax.plot(s, times, "o", ms=3, color=color, label=label)
             late = s >= 20
-            ax.plot(s[late], times[-1] * (s[late] / s[-1]) ** slope, color=GRAY, lw=1)
+            ax.plot(s[late], 1.6 * times[-1] * (s[late] / s[-1]) ** slope, color=GRAY, lw=1.2)
             frames.append(_frame(task=s, half_time=times).with_columns(case=pl.lit(case)))
         ax.set(xscale="log", yscale="log", xlabel="task s", ylabel="time of half the strength")
         ax.legend()
     return Figure(
         name=f"{NAME}-figure10",
         caption="Figure 10. One label coordinate of the value vector for all tasks: simulated "
-        "times at which tasks reach half their strength; gray: the heuristic s^(α + 2γ - 1/2).",
+        "times at which tasks reach half their strength; gray, moved up: the heuristic "
+        "s^(α + 2γ - 1/2).",
         alternative="Two rising bands of points on log axes with lines through their ends.",
         canvas=canvas,
         numbers=pl.concat(frames),
@@ -291,7 +309,11 @@ def figures(tables: Tables) -> tuple[Figure, ...]:
     drawn = [figure1(tables), figure2(tables)]
     if has(tables, "both/time", "theory"):
         drawn += [figure3(tables), figure4(tables)]
-    drawn += [simulated_figure(tables), figure9(tables)]
-    if has(tables, "shared", "simulation"):
+    drawn.append(simulated_figure(tables))
+    small = has(tables, "shared", "simulation")
+    if small:
+        drawn += [figure5(tables), figure6(tables), figure7(tables), figure8(tables)]
+    drawn.append(figure9(tables))
+    if small:
         drawn.append(figure10(tables))
     return tuple(drawn)

@@ -199,11 +199,15 @@ def shared_runs() -> dict[str, Sequence[RunSpec]]:
 
 def sweeps(scale: str) -> tuple[Sweep, ...]:
     """Every sweep of this paper; "demo" has fixed contexts and strengths only."""
+    # these modules read the constants of this one
+    from leadline.papers.lyu2025.approximate import approximate_runs
+    from leadline.papers.lyu2025.trained import trained_runs
+
     named = solution_runs() | adaptation_runs()
     for case in ("fixed",) if scale == "demo" else tuple(CASES):
         named |= law_runs(case)
     if scale != "demo":
-        named |= shared_runs()
+        named |= shared_runs() | approximate_runs() | trained_runs()
     return tuple(
         Sweep(
             name=f"{NAME}/{name}",
