@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-full lint lock clean
+.PHONY: demo test test-full lint docs lock clean
 
 demo: .venv/ready
 	$(BIN)/leadline demo
@@ -14,8 +14,8 @@ test-full: .venv/ready
 	$(BIN)/pytest -n 2 --dist worksteal
 
 lint: .venv/ready
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs/mathml.py
+	$(BIN)/ruff format --check src tests benchmarks docs/mathml.py
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
@@ -25,9 +25,12 @@ lint: .venv/ready
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 lock:
 	$(BIN)/uv pip compile --universal --python-version 3.11 --extra dev --no-header --quiet \
 		--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml --output-file requirements.lock
 
 clean:
-	rm -rf .venv out build dist
+	rm -rf .venv out build dist site

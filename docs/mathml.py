@@ -9,20 +9,17 @@ from latex2mathml.converter import convert
 FORMULA = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<tex>.*?)\\[)\]]</(?P=tag)>', re.DOTALL
 )
-LETTER = re.compile(r'<mi mathvariant="(double-struck|script|bold)">(\w)</mi>')
-HOLES = {("double-struck", "P"): "ℙ", ("double-struck", "R"): "ℝ", ("double-struck", "N"): "ℕ",
-         ("script", "L"): "ℒ", ("script", "R"): "ℛ", ("script", "H"): "ℋ", ("script", "F"): "ℱ",
-         ("script", "E"): "ℰ", ("script", "B"): "ℬ", ("script", "M"): "ℳ"}  # fmt: skip
-"""The letters that Unicode had before it had alphabets for mathematics."""
+LETTER = re.compile(r'<mi mathvariant="(double-struck|script|bold)">([A-Za-z])</mi>')
 
 
 def _letter(found: re.Match[str]) -> str:
     """A letter of another alphabet as its own character: browsers ignore `mathvariant`."""
     alphabet, letter = found.groups()
-    kind = "CAPITAL" if letter.isupper() else "SMALL"
-    character = HOLES.get((alphabet, letter)) or unicodedata.lookup(
-        f"MATHEMATICAL {alphabet.upper()} {kind} {letter.upper()}"
-    )
+    name = f"{alphabet} {'capital' if letter.isupper() else 'small'} {letter}".upper()
+    try:
+        character = unicodedata.lookup(f"MATHEMATICAL {name}")
+    except KeyError:  # one of those that Unicode had before the alphabets
+        character = unicodedata.lookup(name)
     return f'<mi mathvariant="normal">{character}</mi>'
 
 

@@ -23,9 +23,15 @@ from leadline.spec import (
     GivenScale,
     GradientFlow,
     InContextRegression,
+    PerTaskAttention,
     ReducedAttention,
+    Retrieval,
     RunSpec,
+    SoftmaxAttention,
+    SparseFeatures,
+    Spectrum,
     Training,
+    Transformer,
     fields,
     flat,
     source_capacity,
@@ -40,6 +46,12 @@ ROTATED = dataclasses.replace(FIXED, covariance="rotated")
 FLOW = GradientFlow(times=(0.5, 4.0, 40.0))
 SHALLOW, DEEP = ReducedAttention(depth=1), ReducedAttention(depth=4)
 EVALUATION = Evaluation(contexts=16)
+NARROW = ReducedAttention(depth=4, width=5, projection="orthogonal")
+SPARSE = SparseFeatures(num_tasks=6, type_exponent=1.8, context=20.0)
+RETRIEVAL = Retrieval(
+    spectrum=Spectrum(dim=4, input_exponent=0, task_exponent=0), context=8, targets=2
+)
+FEW = Training(steps=3, batch_size=4, queries=8, rate=0.01, optimizer="adam")
 
 
 def run(task, model, recipe, evaluation=EVALUATION):
@@ -56,6 +68,13 @@ PROBES = {
         ),
         "fixed flow": run(FIXED, DEEP, FLOW),
         "rotated flow": run(ROTATED, DEEP, FLOW),
+        "narrow given": run(
+            dataclasses.replace(ROTATED, context=20), NARROW, GivenScale(gamma=1.0)
+        ),
+        "sparse flow": run(SPARSE, PerTaskAttention(start=0.1), GradientFlow(times=(0.01, 0.1))),
+        "retrieval best": run(
+            RETRIEVAL, SoftmaxAttention(depth=1, matrix="scale"), BestScale(), Evaluation(queries=8)
+        ),
     },
     "simulation": {
         "isotropic given": run(ISOTROPIC, DEEP, GivenScale(gamma=2.0)),
@@ -65,6 +84,23 @@ PROBES = {
             SHALLOW,
             Training(steps=3, batch_size=4, queries=math.inf, rate=0.5),
             Evaluation(contexts=8, record=(0, 3)),
+        ),
+        "narrow given": run(
+            dataclasses.replace(ROTATED, context=20), NARROW, GivenScale(gamma=1.0)
+        ),
+        "sparse training": run(
+            SPARSE,
+            PerTaskAttention(start=0.1),
+            Training(steps=3, batch_size=8, queries=1, rate=1e-3),
+        ),
+        "transformer training": run(
+            ISOTROPIC,
+            Transformer(depth=2, width=20, attention="softmax"),
+            dataclasses.replace(FEW, precision="double"),
+            Evaluation(contexts=8, queries=8),
+        ),
+        "retrieval training": run(
+            RETRIEVAL, SoftmaxAttention(depth=2), FEW, Evaluation(contexts=8, queries=8)
         ),
     },
 }

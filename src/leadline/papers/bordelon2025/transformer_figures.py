@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from leadline.curve import Floats
 from leadline.ident import from_json
@@ -72,6 +73,13 @@ def _dots(ax: Any, curve: pl.DataFrame, color: Any, *, x: str, line: str = "none
     )  # fmt: skip
 
 
+def _plain_losses(ax: Any) -> None:
+    """Losses of one or two decades as plain numbers."""
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+
+
 def _curves_by_step(ax: Any, curves: pl.DataFrame, *, group: str, label: str) -> None:
     """Loss curves of simulation alone, joined."""
     values = sorted(set(curves[group].to_list()))
@@ -79,7 +87,8 @@ def _curves_by_step(ax: Any, curves: pl.DataFrame, *, group: str, label: str) ->
         own = curves.filter(pl.col(group) == value)
         _dots(ax, own, color, x="step", line="-", label=f"{label} = {number(value)}")
     ax.set(xscale="log", yscale="log", xlabel="step")
-    ax.legend(loc="lower left")
+    _plain_losses(ax)
+    ax.legend(ncols=2, frameon=True, framealpha=0.85, edgecolor="none")
 
 
 def figure1(tables: Tables) -> Figure:
@@ -99,7 +108,7 @@ def figure1(tables: Tables) -> Figure:
             best, *_ = finite_optimum(DIM, round(ratio * DIM), depth)
             ax.axhline(best, color=shades(count)[i], lw=1, ls="--", zorder=0)
         axes[0].set(title="a  L = 16, context α = P/D", ylabel="loss (mean squared error)")
-        axes[1].set(title="b  α = 1, depth")
+        axes[1].set(title="b  α = 1, depth", ylim=(None, 0.9))
         lines = _panel_final(axes[2], final)
     return Figure(
         name="bordelon2025-figure1",
@@ -160,8 +169,22 @@ def _panel_flow(ax: Any, runs: pl.DataFrame) -> pl.DataFrame:
         frames.append(line.with_columns(engine=pl.lit("theory"), depth=pl.lit(float(depth))))
     ax.set(xscale="log", yscale="log", xlabel="time t")
     ax.set_xlim(0.3)
+    _plain_losses(ax)
     ax.legend(loc="lower left")
     return pl.concat(frames, how="diagonal_relaxed")
+
+
+def _where_diverged(curves: pl.DataFrame) -> str:
+    """What the caption says of depths whose points end before their lines."""
+    lost = curves.filter(pl.col("loss").is_nan())
+    if lost.is_empty():
+        return ""
+    depths = ", ".join(number(depth) for depth in sorted(set(lost["depth"].to_list())))
+    return (
+        f" Points in (a) at L = {depths} end before t = {lost['time'].to_numpy().min():.3g}, where "
+        "the first seed meets a context so far past its edge of stability that plain descent "
+        "diverges."
+    )
 
 
 def figure6(tables: Tables) -> Figure:
@@ -188,7 +211,8 @@ def figure6(tables: Tables) -> Figure:
             "w_x² (lines; in (a) on sampled spectra of that dimension). (b) ν = 1.25, infinite "
             f"context. (c) Softmax attention, {softmax_dim} dimensions, P = 4D, untied layers. "
             f"Points: means over {_seeds(panels_of['a'])} seeds with two standard errors. One "
-            "layer stops early; deeper models leave the common plateau together and end lower."
+            "layer falls first and stops first; deeper models end lower."
+            + _where_diverged(numbers[0])
         ),
         alternative=(
             "Three panels of loss against time: a plateau, a fast fall, and levels that are lower "
@@ -239,13 +263,14 @@ def figure8_trained(tables: Tables) -> Figure:
             "Figure 8, trained. Linear attention with W_x, W_q, W_k, W_v trained layer by layer "
             f"(rotated power law, β = 1.25, {task.spectrum.dim} dimensions, depth {UNTIED_DEPTH}) "
             "from a balanced start. (a) Untied layers (W_x is common to them) follow tied ones and "
-            "the balanced flow to the tied optimum. (b) There the noise of the gradients, which is "
-            "different for each layer, parts them: the tied optimum is a saddle. Scales and losses "
-            f"are means over {_seeds(runs)} seeds."
+            "the balanced flow to the tied optimum, a saddle, and leave it for lower losses. (b) "
+            "Scales of the layers. Noise of the gradients makes their matrices differ from "
+            "multiples of the identity, so that their order matters, and they part in the same "
+            f"order in every seed. Scales and losses are means over {_seeds(runs)} seeds."
         ),
         alternative=(
-            "Left: losses fall onto the level of the tied optimum. Right: four scales rise "
-            "together and separate at late times."
+            "Left: losses fall onto the level of the tied optimum and, late, below it. Right: four "
+            "scales rise together and separate at late times."
         ),
         canvas=canvas,
         numbers=pl.concat(
