@@ -11,6 +11,8 @@ import pytest
 
 from leadline.curve import Measure, point, trained
 from leadline.papers.bordelon2025 import (
+    claims,
+    figures,
     sweeps,
     tables,
     transformer_claims,
@@ -316,6 +318,19 @@ def test_scales_and_programs():
             # the seeds of a setting fill the lanes of one program
             assert len({program_key(spec) for spec in sweep.runs}) * 8 == len(sweep.runs)
         assert all(spec.seed == spec.evaluation.seed for spec in sweep.runs)
+
+
+def test_the_study_has_them(stored, monkeypatch):
+    for module, names in (
+        (claims, ("final_loss_claims", "flow_claims")),
+        (figures, ("figure2", "final_loss")),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, lambda _: [])
+    assert {row["name"] for row in claims.claims(stored)} == VERDICTS.keys()
+    assert [f.name for f in figures.figures(stored) if f] == [
+        f.name for f in transformer_figures.figures(stored)
+    ]
 
 
 def test_records_end_with_the_last_step_and_share_times():

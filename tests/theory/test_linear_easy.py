@@ -39,7 +39,9 @@ def spectrum_of(row):
 
 
 @pytest.mark.parametrize(
-    ("name", "steps"), [("constrained", tied_steps), ("free", free_steps)], ids=lambda x: str(x)
+    ("name", "steps"),
+    [("constrained", tied_steps), ("free", free_steps)],
+    ids=["constrained", "free"],
 )
 def test_losses(name, steps):
     rows = named(f"linear_easy_{name}")

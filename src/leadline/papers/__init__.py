@@ -76,6 +76,18 @@ def _lyu2025() -> Study:
     )
 
 
+def _peng2026() -> Study:
+    from leadline.papers.peng2026 import claims, figures, sweeps
+
+    return Study(
+        name=sweeps.NAME,
+        title="Depth in in-context retrieval (arXiv:2610.11063), without training",
+        sweeps=sweeps.sweeps,
+        figures=figures.figures,
+        claims=claims.claims,
+    )
+
+
 def _runs() -> Study:
     from leadline.papers.runs import claims, figures, published, sweeps
 
@@ -89,7 +101,12 @@ def _runs() -> Study:
 
 
 PAPERS: Mapping[str, Callable[[], Study]] = MappingProxyType(
-    {"bordelon2025": _bordelon2025, "lyu2025": _lyu2025, "runs": _runs}
+    {
+        "bordelon2025": _bordelon2025,
+        "lyu2025": _lyu2025,
+        "peng2026": _peng2026,
+        "runs": _runs,
+    }
 )
 
 
