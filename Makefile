@@ -1,6 +1,8 @@
 # Two commands on a new machine with Python 3.11 or newer: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
+# one thread a process: two test processes share two cores
+SINGLE := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 
 .PHONY: demo test test-full lint docs lock clean
 
@@ -8,10 +10,10 @@ demo: .venv/ready
 	$(BIN)/leadline demo
 
 test: .venv/ready lint
-	$(BIN)/pytest -m "not full" -n 2 --dist worksteal
+	$(SINGLE) $(BIN)/pytest -m "not full" -n 2 --dist worksteal
 
 test-full: .venv/ready
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(SINGLE) $(BIN)/pytest -n 2 --dist worksteal
 
 lint: .venv/ready
 	$(BIN)/ruff check src tests benchmarks docs/mathml.py

@@ -146,8 +146,6 @@ VERDICTS = {
     "rrs-best-scale": "corrected",
     "rrs-published-scale": "corrected",
     "untied-depth-exponent": "corrected",
-    "compute-exponent": "reproduced",
-    "depth-width-shape": "reproduced",
     "untied-saddle": "corrected",
     "untied-balanced": "reproduced",
     "untied-escape": "reproduced",
@@ -171,7 +169,6 @@ def test_the_numbers_that_decide(stored):
         "rrs-best-scale": (1.0, 2.0),
         "rrs-published-scale": (1.0, 2**0.8),
         "untied-depth-exponent": (beta, beta * (2 + nu)),
-        "compute-exponent": (0.8 / 7, None),
         "attention-weight-exponent": (5 / 6, 1 / 6),
         "attention-loss-exponent": (4 / 6, None),
     }

@@ -11,7 +11,16 @@ from scipy.linalg import expm
 from threadpoolctl import threadpool_limits
 
 from leadline.errors import SpecError
-from leadline.simulation import contexts, descent, landscape, measure, models, modes, streams
+from leadline.simulation import (
+    contexts,
+    descent,
+    factors,
+    landscape,
+    measure,
+    models,
+    modes,
+    streams,
+)
 from leadline.simulation.train import LANES, program_key, train
 from leadline.spec import (
     BestScale,
@@ -264,37 +273,30 @@ def test_loss_of_layers_in_a_stream_is_that_of_the_literal_form(projection, widt
     ("projection", "context"), [("orthogonal", 30), ("gaussian", 2), ("gaussian", math.inf)]
 )
 def test_the_batch_that_trains_a_stream_is_that_of_the_literal_form(projection, context):
-    """Value and gradient, on the normals of the batch, with the covariance formed and not."""
+    """Value and gradient on the examples that stand for a context, the covariance formed and not;
+    that they have its law is shown in test_factors.py.
+    """
     run = training(projection, 3, context=context, task__noise=0.5, task__query_noise=0.2)
     with jax.enable_x64(True):
         lane, program = descent._lane_of(run), descent._program_of(run)
         key, rng = jax.random.key(3), np.random.default_rng(0)
         gamma = jnp.asarray(0.5 * rng.normal(size=(1, 3, 3)))
-        shapes = {"task": (5,)}
-        if not math.isinf(context):
-            shapes |= {"inputs": (5, context), "noise": (context,)}
-        shapes |= {"queries": (5, 3), "query_noise": (3,), "basis": (5, 5)}
-        white = contexts.normals(key, batch_size=4, shapes=shapes)
-        bases = contexts.haar(white["basis"])
-        deviation, read_in = jnp.sqrt(lane.law.inputs), lane.read_in
+        drawn = factors.draw_batch(
+            key, lane.law, lane.query_noise, lane.read_in,
+            rotated=True, context=context, queries=3, batch_size=4,
+        )  # fmt: skip
 
         def literal(gamma):
             total = 0.0
             for i in range(4):
-                turned = bases[i] * deviation  # D x D: a root of the covariance
-                task = bases[i] @ (jnp.sqrt(lane.law.tasks) * white["task"][i])
-                queries = turned @ white["queries"][i]
-                if math.isinf(context):
-                    inputs = turned * math.sqrt(5)  # five tokens whose moment is the covariance
-                    labels = inputs.T @ task
-                else:
-                    inputs = turned @ white["inputs"][i]
-                    labels = inputs.T @ task + 0.5 * white["noise"][i]
+                read, task, queries = drawn.read[i], drawn.task[i], drawn.queries[i]
+                inputs = jnp.eye(5) if drawn.inputs is None else drawn.inputs[i]
+                labels = task @ inputs + (0.0 if drawn.noise is None else drawn.noise[i])
+                root = math.sqrt(inputs.shape[1])
                 found = models.literal_predictions(
-                    gamma, read_in @ inputs, labels, read_in @ queries, depth=2
+                    gamma, root * read @ inputs, root * labels, read @ queries[:-1], depth=2
                 )
-                wrong = found - queries.T @ task - 0.2 * white["query_noise"][i]
-                total += jnp.mean(wrong**2) / 4
+                total += jnp.sum((found - task @ queries[:-1] + queries[-1]) ** 2) / 4
             return total
 
         found = jax.value_and_grad(descent._batch_loss)(gamma, key, lane, program)

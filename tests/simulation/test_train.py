@@ -117,6 +117,9 @@ def test_a_checkpoint_of_other_runs_or_a_damaged_one_is_refused(tmp_path):
     checkpoint.save(file, {"x": np.zeros(2)}, runs=["a"])
     with pytest.raises(StoreError, match="other runs"):
         train([training()], checkpoint=file)
+    train([training()], checkpoint=file.with_name("own"))
+    with pytest.raises(StoreError, match=r"recipe\.rate = 0\.8, expected 0\.4"):
+        train([training(rate=0.4)], checkpoint=file.with_name("own"))
     file.write_bytes(file.read_bytes()[:40])
     with pytest.raises(StoreError, match="not a checkpoint"):
         train([training()], checkpoint=file)

@@ -102,7 +102,16 @@ def best_shape(task: InContextRegression, budget: float, *, cost: str) -> ShapeP
             f"budget: got {budget:g}, expected a finite number >= {prefactor:g}, the cost of the "
             "smallest shape (one step, width, layer and example)"
         )
-    amount = budget / prefactor
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):  # many small products: more threads only wait for each other
+        return _best_shape(task, budget, cost, powers, budget / prefactor)
+
+
+def _best_shape(
+    task: InContextRegression, budget: float, cost: str, powers: list[float], amount: float
+) -> ShapePlan:
+    """The plan of checked arguments; `amount` is the budget in the product of powers."""
     spectrum, noise = task.spectrum, task.noise
     additive, notes = _additive(spectrum, powers, amount)
     search = _Search(spectrum, noise, powers, amount)

@@ -55,6 +55,14 @@ def substream(key: Key[Array, ""], *names: str) -> Key[Array, ""]:
     return key
 
 
+def uniforms(key: Key[Array, ""], count: int) -> Float[Array, "count"]:
+    """Independent float32 numbers, uniform between -1 and 1, which are not among them."""
+    # JAX draws 64 bits at a time, and throws half away if asked for 32
+    wide = jax.random.bits(key, ((count + 1) // 2,), jnp.uint64)
+    bits = jax.lax.bitcast_convert_type(wide, jnp.uint32).reshape(-1)[:count]
+    return ((bits >> 9).astype(jnp.float32) + 0.5) * 2.0**-22 - 1  # exact, never -1 or 1
+
+
 def normals(
     key: Key[Array, ""], *, batch_size: int, shapes: dict[str, tuple[int, ...]]
 ) -> dict[str, Float[Array, "batch *shape"]]:
@@ -62,11 +70,7 @@ def normals(
     draw: compiling a draw takes longer than anything else in a step.
     """
     sizes = [math.prod(shape) for shape in shapes.values()]
-    count = batch_size * sum(sizes)
-    # JAX draws 64 bits at a time, and throws half away if asked for 32
-    wide = jax.random.bits(key, ((count + 1) // 2,), jnp.uint64)
-    bits = jax.lax.bitcast_convert_type(wide, jnp.uint32).reshape(-1)[:count]
-    uniform = ((bits >> 9).astype(jnp.float32) + 0.5) * 2.0**-22 - 1  # exact, never -1 or 1
+    uniform = uniforms(key, batch_size * sum(sizes))
     normal = (math.sqrt(2) * jax.lax.erf_inv(uniform)).reshape(batch_size, -1)
     ends = np.cumsum(sizes)[:-1].tolist()
     parts = zip(shapes.items(), jnp.split(normal, ends, axis=1), strict=True)

@@ -6,7 +6,6 @@ so that the numbers of a run depend on its spec alone and not on what else was a
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,19 +19,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from leadline.curve import Curve, model_width, trained
-from leadline.ident import run_id
 from leadline.simulation import checkpoint as _checkpoint
-from leadline.simulation.contexts import (
-    Law,
-    haar,
-    is_certain,
-    law_of,
-    normals,
-    rotate,
-    stream,
-)
+from leadline.simulation.contexts import Law, is_certain, law_of, stream
+from leadline.simulation.factors import batch_loss, draw_batch
 from leadline.simulation.measure import clock_rate, context_losses, mean_and_error, recorded
-from leadline.simulation.models import tokens_are_cheaper, weights
 from leadline.simulation.streams import read_in_of
 from leadline.spec import RegressionRun, Training
 
@@ -85,52 +75,17 @@ def _batch_loss(
     gamma: Float[Array, "layer width width"], key: Key[Array, ""], lane: _Lane, program: _Program
 ) -> Float[Array, ""]:
     """Mean squared error on one batch of fresh contexts."""
-    inputs_law, tasks_law, noise, query_noise = (
-        value.astype(gamma.dtype)
-        for value in (lane.law.inputs, lane.law.tasks, lane.law.noise, lane.query_noise)
+    batch = draw_batch(
+        key,
+        jax.tree.map(lambda value: value.astype(gamma.dtype), lane.law),
+        lane.query_noise.astype(gamma.dtype),
+        None if lane.read_in is None else lane.read_in.astype(gamma.dtype),
+        rotated=program.training.rotated,
+        context=program.training.context,
+        queries=program.queries,
+        batch_size=program.batch_size,
     )
-    dim, context, queries = program.dim, program.training.context, program.queries
-    shapes: dict[str, tuple[int, ...]] = {"task": (dim,)}
-    if not math.isinf(context):
-        shapes |= {"inputs": (dim, int(context)), "noise": (int(context),)}
-    if not math.isinf(queries):
-        shapes |= {"queries": (dim, int(queries)), "query_noise": (int(queries),)}
-    if program.training.rotated:
-        shapes |= {"basis": (dim, dim)}
-    white = normals(key, batch_size=program.batch_size, shapes=shapes)
-    if program.training.rotated:
-        white["basis"] = haar(white["basis"])
-    deviation = jnp.sqrt(inputs_law)
-    by_tokens = not math.isinf(context) and tokens_are_cheaper(
-        dim=program.width, context=context, depth=program.depth
-    )
-    read_in = None if lane.read_in is None else lane.read_in.astype(gamma.dtype)
-
-    def read(vectors: Array) -> Array:
-        return vectors if read_in is None else read_in @ vectors
-
-    def one(own: dict[str, Array]) -> Array:
-        basis = own.get("basis")
-        task = rotate(basis, jnp.sqrt(tasks_law) * own["task"])
-        if "inputs" in own:
-            inputs = rotate(basis, deviation[:, None] * own["inputs"])
-            labels = inputs.T @ task + noise * own["noise"]
-            inputs = read(inputs)
-            covariance = None if by_tokens else inputs @ inputs.T / inputs.shape[1]
-            moment = inputs @ labels / inputs.shape[1]
-        else:
-            inputs = None
-            covariance = jnp.diag(inputs_law) if basis is None else (basis * inputs_law) @ basis.T
-            moment = read(covariance @ task)
-            covariance = read(read(covariance).T)
-        weight = weights(gamma, covariance, inputs, moment, depth=program.depth)
-        wrong = (weight if read_in is None else read_in.T @ weight) - task
-        wrong = deviation * (wrong if basis is None else basis.T @ wrong)
-        if "queries" not in own:
-            return jnp.sum(wrong**2)
-        return jnp.mean((own["queries"].T @ wrong - query_noise * own["query_noise"]) ** 2)
-
-    return jnp.mean(jax.vmap(one)(white))
+    return batch_loss(gamma, batch, depth=program.depth)
 
 
 @partial(jax.jit, static_argnames=("program",), donate_argnums=(0,))
@@ -212,7 +167,7 @@ def descend(
     specs: Sequence[RegressionRun], *, checkpoint: Path | None, observe: Observer | None
 ) -> list[Curve]:
     """The curves of trainings that share one program."""
-    ids = [run_id(spec, engine="simulation") for spec in specs]
+    ids = [_checkpoint.identity(spec) for spec in specs]
     program, record = _program_of(specs[0]), _record_steps(specs[0])
     total = record[-1] * len(specs)
     resumed = _checkpoint.load(checkpoint, runs=ids) if checkpoint and checkpoint.exists() else None

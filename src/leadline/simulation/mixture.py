@@ -12,16 +12,16 @@ single token has to be found, the largest of a row is taken off before the expon
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-BLOCK = 2**17
-"""Floats of the contexts that are treated together: about what a core's cache holds."""
-
+BLOCK = 2**16
+"""Floats of the contexts that are treated together: with what is made of them, a core's cache."""
+KEPT = 2**26
+"""Exponentials of one context that are kept for the gradient."""
 
 SAFE = 80.0
 """Scores whose exponentials, and sums of them, are floats of single precision."""
@@ -68,7 +68,7 @@ def _mixture_gradients(
 ) -> tuple[Float[Array, ""], Float[Array, "batch query layer dim"], Float[Array, "layer"]]:
     """The loss and its gradients, from one pass over blocks of contexts."""
     batch, queries, layers, dim = directions.shape
-    count = compared.inputs.shape[-2]
+    count, total = compared.inputs.shape[-2], batch * queries
     size = block_size(batch, count * (queries * layers + dim))
 
     def block(
@@ -79,15 +79,14 @@ def _mixture_gradients(
         scores = jnp.einsum("bqd,bpd->bqp", u.reshape(size, -1, dim), tokens)
         # scales on the scores: scaled tokens are never written
         scale = jnp.ones((), u.dtype) if scales is None else scales[:, None]
-        scores = scores * scale
         bound = _longest(u) * compared.longest
-        powers = _powers(scores, bound).reshape(size, queries, layers, count)
+        powers = _powers(scores, scale, bound).reshape(size, queries, layers, count)
         shares = 1 / (powers @ jnp.ones(count, u.dtype))  # a product is faster than a sum
         weights = gains * shares
         mixed = jnp.einsum("bkl,bklp->bkp", weights, powers)
         wrong = jnp.einsum("bkp,bpd->bkd", mixed, inputs) - targets
         weighted = compared.tasks * wrong
-        slope = 2 * jnp.einsum("bkd,bpd->bkp", weighted, inputs)
+        slope = 2 / total * jnp.einsum("bkd,bpd->bkp", weighted, inputs)
         means = jnp.einsum("bklp,bkp->bkl", powers, slope) * shares
         score_slope = powers * ((slope[:, :, None] - means[..., None]) * weights[..., None])
         score_slope = score_slope.reshape(size, -1, count) * scale
@@ -102,8 +101,7 @@ def _mixture_gradients(
     )
     start = (jnp.zeros((), gains.dtype), jnp.zeros_like(gains))
     (loss, gain_slope), moved = jax.lax.scan(block, start, blocks)
-    total = batch * queries
-    return loss / total, moved.reshape(directions.shape) / total, gain_slope / total
+    return loss / total, moved.reshape(directions.shape), gain_slope
 
 
 def _mixture_forward(
@@ -123,20 +121,22 @@ mixture_loss.defvjp(_mixture_forward, _mixture_backward)
 
 
 def _longest(vectors: Float[Array, "*batch dim"]) -> Float[Array, ""]:
-    return jnp.sqrt(jnp.max(jnp.sum(vectors**2, -1)))
+    return jnp.sqrt(jnp.max(jnp.sum(vectors**2, -1), initial=0.0))
 
 
 def _powers(
-    scores: Float[Array, "*batch row token"], bound: Float[Array, ""]
+    scores: Float[Array, "*batch row token"], scale: Array, bound: Float[Array, ""]
 ) -> Float[Array, "*batch row token"]:
-    """The exponentials of scores up to `bound`, each row up to a factor."""
+    """The exponentials of scores times `scale`, up to `bound`, each row up to a factor."""
+    # scores are scaled again where they are used, instead of written
     shift = jax.lax.cond(
         bound < SAFE,
-        lambda s: jnp.zeros_like(s, shape=(*s.shape[:-1], 1)),
-        lambda s: s.max(-1, keepdims=True),
+        lambda s, _: jnp.zeros_like(s, shape=(*s.shape[:-1], 1)),
+        lambda s, scale: (s * scale).max(-1, keepdims=True),
         scores,
+        scale,
     )
-    return jnp.exp(scores - shift)
+    return jnp.exp(scores * scale - shift)
 
 
 def block_size(count: int, size: int) -> int:
@@ -145,48 +145,71 @@ def block_size(count: int, size: int) -> int:
     return max(n for n in range(1, min(most, count) + 1) if count % n == 0)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
 def mixed_rows(
-    weights: Float[Array, "query token"],
-    directions: Float[Array, "token dim"],
+    rows: Float[Array, "layer query token"],
+    directions: Float[Array, "below token dim"],
     keys: Float[Array, "token dim"],
-    keep: bool,
+    step: Float[Array, ""],
 ) -> Float[Array, "query token"]:
-    """`weights` times the attention of tokens on tokens, $cA$. For the gradient the exponentials
-    are kept or made again, as `keep` says. Keys are data and have no gradient.
+    """The attention `rows` of queries taken through the attention of tokens on tokens of the layers
+    below: $c_L = r_L$, $c_l = r_l + c_{l+1}(I + sA_l)$ with the `step` $s$; $c_1$.
+
+    Keys are data and have no gradient.
     """
-    return _mixed_forward(weights, directions, keys, keep)[0]
+    below, count = directions.shape[:2]
+    if below * count**2 <= KEPT:
+        return _mixed_rows(rows, directions, keys, step)
+
+    @jax.checkpoint
+    def layer(above: Array, own: tuple[Array, Array]) -> tuple[Array, None]:
+        row, direction = own
+        return _mixed_rows(jnp.stack([row, above]), direction[None], keys, step), None
+
+    return jax.lax.scan(layer, rows[-1], (rows[:-1], directions), reverse=True)[0]
 
 
-def _token_powers(
-    directions: Array, keys: Array
-) -> tuple[Float[Array, "token token"], Float[Array, "token"]]:
-    """The exponentials of the scores of tokens, and one over the sum of each row."""
-    powers = _powers(directions @ keys.T, _longest(directions) * _longest(keys))
-    return powers, 1 / (powers @ jnp.ones(keys.shape[0], keys.dtype))
+@jax.custom_vjp
+def _mixed_rows(rows: Array, directions: Array, keys: Array, step: Array) -> Array:
+    return _mixed_forward(rows, directions, keys, step)[0]
 
 
 def _mixed_forward(
-    weights: Array, directions: Array, keys: Array, keep: bool
-) -> tuple[Array, tuple[tuple[Array, Array] | None, Array, Array, Array]]:
-    powers, shares = _token_powers(directions, keys)
-    kept = (powers, shares) if keep else None
-    return (weights * shares) @ powers, (kept, weights, directions, keys)
+    rows: Array, directions: Array, keys: Array, step: Array
+) -> tuple[Array, tuple[Array, ...]]:
+    below, count, dim = directions.shape
+    bound = _longest(directions) * _longest(keys)
+    # one product for all layers
+    powers = _powers(directions.reshape(-1, dim) @ keys.T, jnp.ones((), keys.dtype), bound)
+    shares = (1 / (powers @ jnp.ones(count, keys.dtype))).reshape(below, count)
+    powers = powers.reshape(below, count, count)
+
+    def layer(above: Array, own: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        row, power, share = own
+        return row + above + step * ((above * share) @ power), above
+
+    mixed, above = jax.lax.scan(layer, rows[-1], (rows[:-1], powers, shares), reverse=True)
+    return mixed, (above, powers, shares, keys, step)
 
 
-def _mixed_backward(
-    keep: bool, kept: tuple[tuple[Array, Array] | None, Array, Array, Array], bar: Array
-) -> tuple[Array, Array, None]:
-    found, weights, directions, keys = kept
-    powers, shares = _token_powers(directions, keys) if found is None else found
-    back = (bar @ powers.T) * shares
-    # the mean of a row's cotangent is the sum over queries of weights * back
-    means = jnp.sum(weights * back, 0)
-    score_slope = powers * ((weights * shares).T @ bar - (means * shares)[:, None])
-    return back, score_slope @ keys, None
+def _mixed_backward(kept: tuple[Array, ...], bar: Array) -> tuple[Array, Array, None, Array]:
+    above, powers, shares, keys, step = kept
+
+    def layer(bar: Array, own: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        power, share = own
+        back = (bar @ power.T) * share
+        return bar + step * back, (bar, back)
+
+    end, (bars, backs) = jax.lax.scan(layer, bar, (powers, shares))
+    # the mean of a row's cotangent is the sum over queries of c * back
+    means = jnp.sum(above * backs, 1)
+    slope = jnp.einsum("lki,lkp->lip", step * above * shares[:, None], bars)
+    score_slope = powers * (slope - (step * means * shares)[..., None])
+    moved = score_slope.reshape(-1, len(keys)) @ keys
+    moved = moved.reshape(*means.shape, keys.shape[1])
+    return jnp.concatenate([bars, end[None]]), moved, None, means.sum()
 
 
-mixed_rows.defvjp(_mixed_forward, _mixed_backward)
+_mixed_rows.defvjp(_mixed_forward, _mixed_backward)
 
 
 @jax.custom_vjp

@@ -15,7 +15,6 @@ from jaxtyping import Array, Float, Key
 
 from leadline.simulation.contexts import haar, substream
 from leadline.simulation.mixture import (
-    BLOCK,
     Compared,
     attended,
     attention,
@@ -198,29 +197,21 @@ def _updated_mixture(
     the first: $c_L = g_Lp_L$, $c_l = g_lp_l + c_{l+1}(I + mA_l/L)$, $w = c_1/L$.
     """
     assert tokens.inputs is not None
-    depth, context = model.depth, tokens.inputs.shape[0]
+    depth = model.depth
     keys, matrices, rows = _seen_rows(weights, tokens, model=model)
     gains = jnp.broadcast_to(weights["gain"], (depth,))[:, None, None]
     rows = gains * rows
     step = weights["mask"] / depth
-    keep = depth * context**2 <= BLOCK
-
-    def layer(below: Array, own: tuple[Array, Array]) -> tuple[Array, None]:
-        matrix, row = own
-        moved: Array = mixed_rows(below, keys @ matrix.T, keys, keep)
-        return row + below + step * moved, None
-
-    start = rows[-1]
     if model.layers == "looped":
         map_ = attention(keys @ matrices[0].T, keys)
         mixed, _ = jax.lax.scan(
-            lambda below, row: (row + below + step * below @ map_, None),
-            start,
+            lambda above, row: (row + above + step * above @ map_, None),
+            rows[-1],
             rows[:-1],
             reverse=True,
         )
     else:
-        mixed, _ = jax.lax.scan(layer, start, (matrices[:-1], rows[:-1]), reverse=True)
+        mixed = mixed_rows(rows, jnp.einsum("pd,led->lpe", keys, matrices[:-1]), keys, step)
     return mixed / depth
 
 
