@@ -376,7 +376,7 @@ def check_descent(row, batches, record):
         ),
         evaluation=Evaluation(contexts=192, record=record),
     )
-    curves = train([replace(replace(run, "seed", s), "evaluation.seed", s) for s in range(8)])
+    curves = train([replace(replace(run, "seed", s), "evaluation.seed", s) for s in range(16)])
     mean, error = mean_and_error(np.array([c.loss for c in curves]).T)
     expected = np.array(row["th"])[1 : len(record) + 1, 0]
     assert np.all(error < 0.01 * mean)
