@@ -75,20 +75,29 @@ def test_a_better_neighbor_widens_the_interval():
     assert gain == pytest.approx(0.03, abs=1e-12)
 
 
-def test_the_balanced_depth_of_two_power_laws():
-    a, b, c = 0.9, 0.7, 3.0
-
-    def loss(run):
-        return run.model.width**-a + c * run.model.depth**-b
-
-    table = planted("balance/theory", loss)
-    for beta, spans in shapes.BALANCE.items():
-        for width, span in spans.items():
-            # a N^-a / 2 = b c L^-b, where the step of a tenth is as good as a derivative
-            expected = (2 * b * c / a) ** (1 / b) * width ** (a / b)
-            if span[0] < expected < span[1]:
-                found = shape_claims._balanced_depth(table, width, span, beta)
-                assert found == pytest.approx(expected, rel=0.05)
+@pytest.mark.parametrize("beta", shapes.BALANCE)
+def test_the_balanced_depth_of_two_power_laws(beta):
+    """Losses N^-a + c L^-b, whose best L at N^2 L = const solves a N^-a / 2 = b c L^-b, planted so
+    that it lies in the middle of both spans: L = l (N/n)^(a/b).
+    """
+    (few, first), (many, second) = shapes.BALANCE[beta].items()
+    middle, last = math.sqrt(math.prod(first)), math.sqrt(math.prod(second))
+    b = 0.7
+    a = b * math.log(last / middle) / math.log(many / few)
+    c = a * few**-a / 2 / (b * middle**-b)
+    table = planted("balance/theory", lambda run: run.model.width**-a + c * run.model.depth**-b)
+    for width, span, expected in ((few, first, middle), (many, second, last)):
+        found = shape_claims._balanced_depth(table, width, span, beta)
+        assert found == pytest.approx(expected, rel=shape_claims.DEPTH_ERROR)
+        wrong = shape_claims._balanced_depth(
+            planted(
+                "balance/theory", lambda run: run.model.width**-a + c * run.model.depth ** (-b / 2)
+            ),
+            width,
+            span,
+            beta,
+        )
+        assert wrong != pytest.approx(expected, rel=0.2)
 
 
 def test_simulated_slopes_are_compared_with_theory():

@@ -10,9 +10,9 @@ import pytest
 
 from leadline import papers
 from leadline.curve import Measure, trained
+from leadline.papers.intervals import student
 from leadline.papers.lyu2025 import approximate, claims, figures, sweeps, trained_figures
 from leadline.papers.lyu2025 import trained as study
-from leadline.papers.lyu2025.tables import over_seeds
 from leadline.runs import from_curves
 from leadline.simulation.train import program_key
 from leadline.spec import Training
@@ -176,11 +176,11 @@ def test_the_closed_form_needs_equal_eigenvalues():
     assert ratio.to_numpy() == pytest.approx(0.1, rel=0.1)
 
 
-def test_an_interval_over_seeds():
-    found = over_seeds(np.array([1.0, 2.0, 3.0]))
+def test_an_interval_student():
+    found = student(np.array([1.0, 2.0, 3.0]))
     # 63.657 is the quantile of Cauchy's law; two degrees have 9.925
     assert found.high - 2 == pytest.approx(9.925 / np.sqrt(3), rel=1e-3)
-    flat = over_seeds(np.full(4, 2.0), resolution=0.01)
+    flat = student(np.full(4, 2.0), resolution=0.01)
     assert (flat.low, flat.high) == pytest.approx((1.99, 2.01))
 
 

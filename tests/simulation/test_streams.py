@@ -16,6 +16,7 @@ from leadline.simulation import (
     descent,
     factors,
     landscape,
+    lanes,
     measure,
     models,
     modes,
@@ -401,7 +402,7 @@ def test_lanes_of_narrow_trainings_are_single_runs_bit_for_bit():
 
 
 def test_a_resumed_narrow_training_is_the_uninterrupted_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(descent, "SEGMENT_SECONDS", 0.0)
+    monkeypatch.setattr(lanes, "SEGMENT_SECONDS", 0.0)
     specs, file = [training()], tmp_path / "state"
     whole = train(specs)[0]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from leadline.errors import SolverError, SpecError, StoreError
-from leadline.simulation import checkpoint, descent
+from leadline.simulation import checkpoint, descent, lanes
 from leadline.simulation.train import LANES, program_key, train
 from leadline.spec import (
     BestScale,
@@ -86,7 +86,7 @@ def test_seeds_and_rates_matter():
 
 
 def test_resumed_equals_uninterrupted_bit_for_bit(tmp_path, monkeypatch):
-    monkeypatch.setattr(descent, "SEGMENT_SECONDS", 0.0)  # a checkpoint after every segment
+    monkeypatch.setattr(lanes, "SEGMENT_SECONDS", 0.0)  # a checkpoint after every segment
     specs = grid(training(), {"seed": range(LANES + 2)})
     whole = train(specs)
     file = tmp_path / "state"

@@ -40,13 +40,6 @@ def theory() -> Sweep:
     return Sweep(name="theory", engine="theory", runs=grid(BASE, axes))
 
 
-def slow() -> Sweep:
-    """Runs of some 80 milliseconds each, so that a signal finds them unfinished."""
-    flow = GradientFlow(times=tuple(float(t) for t in range(1, 400)))
-    axes = {"recipe": [flow], "model.depth": range(1, 9), "task.noise": [0.1 * i for i in range(8)]}
-    return Sweep(name="slow", engine="theory", runs=grid(BASE, axes))
-
-
 def quick() -> Sweep:
     """Runs that take no time."""
     axes = {"recipe.gamma": [0.01 * i for i in range(60)]}
@@ -61,7 +54,7 @@ def training() -> Sweep:
     return Sweep(name="training", engine="simulation", runs=grid(base, {"seed": range(12)}))
 
 
-SWEEPS = {"theory": theory, "slow": slow, "quick": quick, "training": training}
+SWEEPS = {"theory": theory, "quick": quick, "training": training}
 
 
 def die_at_write(number: int) -> None:
@@ -77,6 +70,8 @@ def die_at_write(number: int) -> None:
 
 
 if __name__ == "__main__":
+    # a shell that runs tests in the background has its children ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     from leadline.errors import LeadlineError
     from leadline.sweeps import runner
     from leadline.sweeps.store import Store

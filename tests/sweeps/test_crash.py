@@ -156,7 +156,7 @@ def test_a_killed_worker_does_not_end_the_sweep(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_sweep_keeps_what_was_answered(tmp_path, coordinate, sweeps, number):
     store = Store(tmp_path / "store")
-    child = coordinate("slow", store)
+    child = coordinate("theory", store)
     wait_until(lambda: list(store.root.glob("*.parquet")))
     child.send_signal(number)
     output, _ = child.communicate(timeout=20)
@@ -166,5 +166,5 @@ def test_an_interrupted_sweep_keeps_what_was_answered(tmp_path, coordinate, swee
     assert f"{stored} of 64 runs are stored" in output
     assert 0 < stored < 64
     assert (store.root / "lock").read_bytes() == b""
-    assert "64 of 64" in finish(coordinate("slow", store))
-    assert_once(store, sweeps("slow"))
+    assert "64 of 64" in finish(coordinate("theory", store))
+    assert_once(store, sweeps("theory"))

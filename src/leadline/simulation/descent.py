@@ -6,8 +6,7 @@ so that the numbers of a run depend on its spec alone and not on what else was a
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,21 +18,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from leadline.curve import Curve, model_width, trained
-from leadline.simulation import checkpoint as _checkpoint
 from leadline.simulation.contexts import Law, is_certain, law_of, stream
 from leadline.simulation.factors import batch_loss, draw_batch
+from leadline.simulation.lanes import Observer, train_lanes
 from leadline.simulation.measure import clock_rate, context_losses, mean_and_error, recorded
 from leadline.simulation.streams import read_in_of
 from leadline.spec import RegressionRun, Training
-
-Observer = Callable[[int, int], None]
-"""Called with the steps done and the steps in all, summed over lanes."""
-
-LANES = 8
-"""Runs that one call of a training program advances together."""
-
-SEGMENT_SECONDS = 2.0
-"""Time between two reports of progress, and between two checkpoints."""
 
 
 class _Lane(NamedTuple):
@@ -167,58 +157,21 @@ def descend(
     specs: Sequence[RegressionRun], *, checkpoint: Path | None, observe: Observer | None
 ) -> list[Curve]:
     """The curves of trainings that share one program."""
-    ids = [_checkpoint.identity(spec) for spec in specs]
-    program, record = _program_of(specs[0]), _record_steps(specs[0])
-    total = record[-1] * len(specs)
-    resumed = _checkpoint.load(checkpoint, runs=ids) if checkpoint and checkpoint.exists() else None
-    losses = np.full((len(specs), len(record), program.contexts), np.nan)
-    diagonals = np.full((len(specs), len(record), program.layers, program.width), np.nan)
-    start = jnp.zeros((LANES, program.layers, program.width, program.width), jnp.float32)
-    begin, step, gamma = 0, 0, None
-    if resumed:
-        losses, diagonals = resumed["losses"], resumed["diagonals"]
-        begin, step = int(resumed["begin"]), int(resumed["step"])
-        gamma = jnp.asarray(resumed["gamma"])
-
-    def save(begin: int, step: int, gamma: Array) -> None:
-        if checkpoint is not None:
-            state = {"losses": losses, "diagonals": diagonals, "gamma": np.asarray(gamma)}
-            position = {"begin": np.asarray(begin), "step": np.asarray(step)}
-            _checkpoint.save(checkpoint, state | position, runs=ids)
-
-    while begin < len(specs):
-        chunk = specs[begin : begin + LANES]
-        padded = [*chunk, *[chunk[-1]] * (LANES - len(chunk))]
-        lanes = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(_lane_of, padded))
-        rows = slice(begin, begin + len(chunk))
-        if gamma is None:
-            gamma = start.copy()
-            save(begin, step, gamma)
-        length = 1
-        for index, target in enumerate(record):
-            if target < step:
-                continue
-            while step < target:
-                last = min(step + length, target)
-                started = time.monotonic()
-                gamma = _advance(
-                    gamma, lanes, jnp.asarray(step), jnp.asarray(last), program=program
-                )
-                gamma.block_until_ready()
-                step = last
-                if time.monotonic() - started < SEGMENT_SECONDS / 2:
-                    length *= 2
-                elif step < target:
-                    save(begin, step, gamma)
-                if observe is not None:
-                    observe(begin * record[-1] + step * len(chunk), total)
-            losses[rows, index] = np.asarray(_evaluate(gamma, lanes, program=program))[: len(chunk)]
-            diagonal = np.diagonal(np.asarray(gamma), axis1=-2, axis2=-1)
-            diagonals[rows, index] = diagonal[: len(chunk)]
-        begin, step, gamma = begin + LANES, 0, None
-        if begin < len(specs):
-            save(begin, 0, start)
-    return [_curve(*row) for row in zip(specs, losses, diagonals, strict=True)]
+    program = _program_of(specs[0])
+    start = jnp.zeros((program.layers, program.width, program.width), jnp.float32)
+    found = train_lanes(
+        specs,
+        record=_record_steps(specs[0]),
+        begin=lambda spec: (start, _lane_of(spec)),
+        advance=partial(_advance, program=program),
+        measure=lambda gamma, lanes: {
+            "losses": _evaluate(gamma, lanes, program=program),
+            "diagonals": jnp.diagonal(gamma, axis1=-2, axis2=-1),
+        },
+        checkpoint=checkpoint,
+        observe=observe,
+    )
+    return [_curve(*row) for row in zip(specs, found["losses"], found["diagonals"], strict=True)]
 
 
 def _curve(

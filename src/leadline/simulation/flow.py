@@ -30,7 +30,7 @@ from jaxtyping import Array, Float, Int
 
 from leadline.curve import Curve, trained
 from leadline.simulation.contexts import is_certain, stream
-from leadline.simulation.descent import Observer
+from leadline.simulation.lanes import Observer
 from leadline.simulation.measure import (
     Sample,
     clock_rate,

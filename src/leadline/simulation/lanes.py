@@ -16,8 +16,16 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 
 from leadline.simulation import checkpoint as _checkpoint
-from leadline.simulation.descent import LANES, SEGMENT_SECONDS, Observer
 from leadline.spec import RunSpec
+
+Observer = Callable[[int, int], None]
+"""Called with the steps done and the steps in all, summed over lanes."""
+
+LANES = 8
+"""Runs that one call of a training program advances together."""
+
+SEGMENT_SECONDS = 2.0
+"""Time between two reports of progress, and between two checkpoints."""
 
 Run = TypeVar("Run", bound=RunSpec)
 State = TypeVar("State")

@@ -7,17 +7,21 @@ is a `Rule`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.typing import ArrayLike
+from jaxtyping import Array, Int, Key
 
 from leadline.curve import Floats
 from leadline.spec import Training
+
+Parameters = TypeVar("Parameters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +68,28 @@ def optimizer_of(
         return optax.chain(step)
     decay = optax.add_decayed_weights(weight_decay)  # pyright: ignore[reportArgumentType] (traced)
     return optax.chain(optax.scale_by_adam(b1=0.9, b2=0.999, eps=1e-8), decay, step)
+
+
+def descended(
+    state: tuple[Parameters, Any],
+    slope: Callable[[Parameters, Key[Array, ""]], Parameters],
+    *,
+    optimizer: optax.GradientTransformation,
+    key: Key[Array, ""],
+    first: Int[Array, ""],
+    last: Int[Array, ""],
+) -> tuple[Parameters, Any]:
+    """Parameters and the state of their `optimizer` after the steps `first` to `last` - 1, along
+    the `slope` on the batch that belongs to a key.
+    """
+
+    def step(number: Array, now: tuple[Parameters, Any]) -> tuple[Parameters, Any]:
+        parameters, moments = now
+        found: Any = slope(parameters, jax.random.fold_in(key, number))
+        change, moments = optimizer.update(found, moments, cast(Any, parameters))
+        return cast(Parameters, optax.apply_updates(cast(Any, parameters), change)), moments
+
+    return jax.lax.fori_loop(first, last, step, state)
 
 
 def summed_rates(recipe: Training, record: tuple[int, ...]) -> Floats:

@@ -27,10 +27,9 @@ from threadpoolctl import threadpool_limits
 from leadline.curve import Curve, Measure, trained
 from leadline.errors import LeadlineWarning, SolverError, SpecError, nearest
 from leadline.simulation.contexts import stream
-from leadline.simulation.descent import Observer
-from leadline.simulation.lanes import train_lanes
+from leadline.simulation.lanes import Observer, train_lanes
 from leadline.simulation.measure import mean_and_error
-from leadline.simulation.optimizers import Rule, optimizer_of, rule_of, summed_rates
+from leadline.simulation.optimizers import Rule, descended, optimizer_of, rule_of, summed_rates
 from leadline.simulation.retrievers import Weights, batch_slope, starting_weights
 from leadline.simulation.selection import MEASURES, evaluate, unmeasurable
 from leadline.simulation.tokens import Shape, Spectra, draw_tokens, shape_of, spectra_of
@@ -206,22 +205,21 @@ def _advance(
 ) -> State:
     """Steps `first` to `last` - 1 of training."""
     lane: _Lane = _only(lanes)
-    optimizer = _optimizer(lane, steps)
 
-    def step(number: Array, now: State) -> State:
-        weights, rest = now
+    def slope(weights: Weights, key: Array) -> Weights:
         tokens = draw_tokens(
-            jax.random.fold_in(lane.key, number),
-            lane.spectra,
-            steps.shape,
-            batch_size=steps.batch_size,
-            dtype=steps.dtype,
+            key, lane.spectra, steps.shape, batch_size=steps.batch_size, dtype=steps.dtype
         )
-        _, slope = batch_slope(weights, tokens, lane.spectra, model=steps.model)
-        updates, rest = optimizer.update(slope, rest, weights)
-        return optax.apply_updates(weights, updates), rest  # pyright: ignore[reportReturnType]
+        return batch_slope(weights, tokens, lane.spectra, model=steps.model)[1]
 
-    end = jax.lax.fori_loop(first, last, step, _only(state))
+    end = descended(
+        _only(state),
+        slope,
+        optimizer=_optimizer(lane, steps),
+        key=lane.key,
+        first=first,
+        last=last,
+    )
     return jax.tree.map(lambda leaf: leaf[None], end)
 
 

@@ -27,7 +27,7 @@ from leadline.curve import Curve, Floats, Measure, trained
 from leadline.errors import SolverError, SpecError, nearest
 from leadline.simulation import sparse_dense, sparse_descent
 from leadline.simulation.blocks import kept_numbers, training_shares
-from leadline.simulation.descent import Observer
+from leadline.simulation.lanes import Observer
 from leadline.simulation.optimizers import summed_rates
 from leadline.simulation.sequences import numbers_of
 from leadline.simulation.sparse_flow import follow

@@ -18,15 +18,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, Int, Key
 from numpy.typing import NDArray
 
 from leadline.simulation.blocks import starting_blocks, training_types
 from leadline.simulation.contexts import stream
-from leadline.simulation.descent import Observer
-from leadline.simulation.lanes import train_lanes
-from leadline.simulation.optimizers import Rule, optimizer_of, rule_of
+from leadline.simulation.lanes import Observer, train_lanes
+from leadline.simulation.optimizers import Rule, descended, optimizer_of, rule_of
 from leadline.simulation.sequences import draw_tokens, draw_types, numbers_of, other_deviations
 from leadline.spec import SparseRun, Training
 
@@ -113,17 +111,18 @@ def _advance(
 ) -> Any:
     """Steps `first` to `last` - 1, in every lane."""
 
+    def slope_of(parameters: _Parameters, key: Array, lane: _Lane) -> _Parameters:
+        return jax.grad(_loss)(parameters, _batch(key, lane, program))
+
     def lane_steps(state: Any, lane: _Lane) -> Any:
-        optimizer = optimizer_of(program.rule, rate=lane.rate, weight_decay=lane.weight_decay)
-
-        def step(number: Array, now: Any) -> Any:
-            parameters, moments = now
-            batch = _batch(jax.random.fold_in(lane.key, number), lane, program)
-            slope = jax.grad(_loss)(parameters, batch)
-            change, moments = optimizer.update(slope, moments, parameters)
-            return optax.apply_updates(parameters, change), moments
-
-        return jax.lax.fori_loop(first, last, step, state)
+        return descended(
+            state,
+            partial(slope_of, lane=lane),
+            optimizer=optimizer_of(program.rule, rate=lane.rate, weight_decay=lane.weight_decay),
+            key=lane.key,
+            first=first,
+            last=last,
+        )
 
     return jax.vmap(lane_steps)(state, lanes)
 

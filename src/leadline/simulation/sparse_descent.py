@@ -18,16 +18,14 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Bool, Float, Int, Key
 from numpy.typing import NDArray
 
 from leadline.simulation import blocks as _linear
 from leadline.simulation import softmax
 from leadline.simulation.contexts import stream
-from leadline.simulation.descent import Observer
-from leadline.simulation.lanes import train_lanes
-from leadline.simulation.optimizers import Rule, optimizer_of, rule_of
+from leadline.simulation.lanes import Observer, train_lanes
+from leadline.simulation.optimizers import Rule, descended, optimizer_of, rule_of
 from leadline.simulation.sequences import draw_types, numbers_of
 from leadline.spec import SparseRun, Training
 
@@ -146,15 +144,14 @@ def _advance(
         return slope * lane.learns[:, None, :]
 
     def lane_steps(state: Any, lane: _Lane) -> Any:
-        optimizer = optimizer_of(program.rule, rate=lane.rate, weight_decay=lane.weight_decay)
-
-        def step(number: Array, now: Any) -> Any:
-            parameters, moments = now
-            slope = slope_of(parameters, jax.random.fold_in(lane.key, number), lane)
-            change, moments = optimizer.update(slope, moments, parameters)
-            return optax.apply_updates(parameters, change), moments
-
-        return jax.lax.fori_loop(first, last, step, state)
+        return descended(
+            state,
+            partial(slope_of, lane=lane),
+            optimizer=optimizer_of(program.rule, rate=lane.rate, weight_decay=lane.weight_decay),
+            key=lane.key,
+            first=first,
+            last=last,
+        )
 
     return jax.vmap(lane_steps)(state, lanes)
 

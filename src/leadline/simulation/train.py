@@ -13,7 +13,8 @@ import jax
 from leadline.curve import Curve
 from leadline.errors import SolverError, SpecError, nearest
 from leadline.simulation import flow, landscape, retrieval, sparse, training
-from leadline.simulation.descent import LANES, Observer, descend
+from leadline.simulation.descent import descend
+from leadline.simulation.lanes import LANES, Observer
 from leadline.simulation.measure import MEASURES
 from leadline.spec import (
     BestScale,

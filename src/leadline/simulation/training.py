@@ -37,8 +37,7 @@ from leadline.simulation.contexts import (
     stream,
     substream,
 )
-from leadline.simulation.descent import LANES, Observer
-from leadline.simulation.lanes import train_lanes
+from leadline.simulation.lanes import LANES, Observer, train_lanes
 from leadline.simulation.measure import MEASURES as REDUCED_MEASURES
 from leadline.simulation.measure import mean_and_error
 from leadline.simulation.optimizers import Rule, rule_of, share_of_rate, summed_rates

@@ -22,8 +22,8 @@ class Training(Spec):
     `optimizer` is plain stochastic gradient descent, Adam or AdamW ($\beta_1 = 0.9$, $\beta_2 =
     0.999$, $\epsilon = 10^{-8}$), the last with `weight_decay`; `warmup` is the number of steps
     over which the rate rises linearly from zero, after which the `schedule` holds it or lets it
-    fall to zero along a cosine. `precision` is that of the floats that train; "double" is for
-    retrieval and transformers.
+    fall to zero along a cosine. `precision` is that of the floats that train retrieval and
+    transformers; the reduced model always trains in single, sparse features in double.
     """
 
     role: ClassVar[str] = "recipe"

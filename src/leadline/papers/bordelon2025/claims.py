@@ -25,7 +25,8 @@ from leadline.papers.bordelon2025 import (
 )
 from leadline.papers.bordelon2025.figures import mean_curves
 from leadline.papers.bordelon2025.sweeps import SGD_RATE
-from leadline.papers.bordelon2025.tables import LEVEL, SOURCE, Tables, has, table
+from leadline.papers.bordelon2025.tables import SOURCE, Tables, has, table
+from leadline.papers.intervals import LEVEL, student
 from leadline.theory.isotropic import closed_optimum
 from leadline.theory.spectra import eigenvalues
 
@@ -43,21 +44,6 @@ def _extrapolated(sizes: list[tuple[float, float]], unit: str) -> Interval:
         high=estimate + margin,
         level=LEVEL,
         method="normal, extrapolated in 1/D from three sizes",
-        unit=unit,
-    )
-
-
-def _mean_interval(values: pl.Series, unit: str) -> Interval:
-    """Student interval of the mean of independent `values`."""
-    mean, count = float(values.to_numpy().mean()), len(values)
-    error = float(values.to_numpy().std(ddof=1)) / math.sqrt(count)
-    margin = float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) * error
-    return Interval(
-        estimate=mean,
-        low=mean - margin,
-        high=mean + margin,
-        level=LEVEL,
-        method="Student t",
         unit=unit,
     )
 
@@ -169,7 +155,7 @@ def flow_claims(tables: Tables) -> list[dict[str, Any]]:
         spectrum = from_json(runs["spec"][0]).task.spectrum
         inputs, tasks = eigenvalues(spectrum)
         moved = runs["best_gamma"] * spectrum.dim / runs["rate"]
-        rows.append(judge(claim, _mean_interval(moved / float(tasks @ inputs**2), "seed")))
+        rows.append(judge(claim, student(moved / float(tasks @ inputs**2))))
     return rows
 
 

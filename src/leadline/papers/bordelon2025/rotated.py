@@ -11,7 +11,6 @@ from scipy import stats
 
 from leadline.claims import Claim, Interval, judge, numerical
 from leadline.papers.bordelon2025.tables import (
-    LEVEL,
     SOURCE,
     Tables,
     curve,
@@ -24,6 +23,7 @@ from leadline.papers.bordelon2025.tables import (
     table,
     times,
 )
+from leadline.papers.intervals import LEVEL
 from leadline.report.figures import (
     GRAY,
     ORANGE,

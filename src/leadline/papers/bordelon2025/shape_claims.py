@@ -33,7 +33,6 @@ from leadline.papers.bordelon2025.shapes import (
     wider,
 )
 from leadline.papers.bordelon2025.tables import (
-    LEVEL,
     SOURCE,
     Tables,
     difference,
@@ -41,6 +40,7 @@ from leadline.papers.bordelon2025.tables import (
     local_slope,
     table,
 )
+from leadline.papers.intervals import LEVEL
 from leadline.planning.exact import alone
 from leadline.spec import source_capacity
 from leadline.theory import landscape as sums
@@ -50,6 +50,8 @@ from leadline.theory.spectra import power_law_modes
 
 SIZES = (1e6, 1e8, 1e10)
 """Widths and contexts between which the exponents in infinite dimension are read."""
+DEPTH_ERROR = 0.03
+"""Relative, of a best depth read between two: what steps of a tenth leave on power laws."""
 SETTING = "rotated power-law covariances (ν = 1.25)"
 
 
@@ -274,7 +276,8 @@ def _balance_claims(tables: Tables) -> list[dict[str, Any]]:
         corrected=NU - NU / STEEP,
         smallest_effect=0.1,
     )
-    rows.append(judge(slower, numerical(exact[0] - exact[1], 0.04)))
+    margin = 4 * DEPTH_ERROR / math.log(many / few)  # four depths
+    rows.append(judge(slower, numerical(exact[0] - exact[1], margin)))
     return rows
 
 

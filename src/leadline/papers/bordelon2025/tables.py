@@ -16,8 +16,6 @@ from leadline.spec import RunSpec, Sweep
 
 NAME = "bordelon2025"
 SOURCE = "arXiv:2510.01098"
-LEVEL = 0.99
-"""Of each interval: at 0.95, nine sampled claims would misjudge one in every third rerun."""
 Tables = Mapping[str, pl.DataFrame]
 """The stored runs of each sweep, by the name of the sweep."""
 

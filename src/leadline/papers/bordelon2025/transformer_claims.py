@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from functools import cache
 from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy import stats
 from scipy.optimize import minimize_scalar
 
 from leadline.claims import Claim, Interval, judge, numerical
@@ -17,7 +15,6 @@ from leadline.curve import Floats
 from leadline.ident import from_json
 from leadline.papers.bordelon2025.rotated import BETA, NU
 from leadline.papers.bordelon2025.tables import (
-    LEVEL,
     SOURCE,
     Tables,
     curve,
@@ -38,6 +35,7 @@ from leadline.papers.bordelon2025.transformers import (
     theory_curve,
     tied_optimum,
 )
+from leadline.papers.intervals import LEVEL, student
 from leadline.spec import source_capacity
 from leadline.theory.layerwise import ReadoutFlow, readout_flow
 from leadline.theory.spectra import Modes, power_law_modes
@@ -50,21 +48,6 @@ TOGETHER = 0.01
 """Relative difference of losses of tied and untied layers that counts as none."""
 SLOPE_WINDOW = (10.0, 100.0)
 READOUT_DEPTH = 8
-
-
-def student(values: Floats, *, level: float = LEVEL) -> Interval:
-    """Student interval of the mean of independent `values`, one a seed."""
-    mean, count = float(values.mean()), len(values)
-    error = float(values.std(ddof=1)) / math.sqrt(count)
-    margin = float(stats.t.ppf((1 + level) / 2, count - 1)) * error
-    return Interval(
-        estimate=mean,
-        low=mean - margin,
-        high=mean + margin,
-        level=level,
-        method="Student t over seeds",
-        unit="seed",
-    )
 
 
 def beyond(found: Interval, allowed: float) -> Interval:

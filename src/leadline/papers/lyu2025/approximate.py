@@ -14,8 +14,9 @@ import polars as pl
 from leadline.claims import Claim, Interval, judge
 from leadline.curve import Floats
 from leadline.ident import from_json
+from leadline.papers.intervals import student
 from leadline.papers.lyu2025.sweeps import ALPHA, NAME, SEQUENCES, SOURCE, START
-from leadline.papers.lyu2025.tables import Tables, column, measure, over_seeds, table
+from leadline.papers.lyu2025.tables import Tables, column, measure, table
 from leadline.report.figures import GRAY, Figure, panels, shades
 from leadline.spec import Evaluation, RunSpec, SparseFeatures, Training, replace
 from leadline.theory.sparse import Start, solution, start_at
@@ -170,8 +171,8 @@ def approximate_claims(tables: Tables) -> list[dict[str, Any]]:
     assert isinstance(margin, float)
     distance = _closed_form_distance(tables)
     return [
-        judge(falls, over_seeds(slopes)),
-        judge(grows, over_seeds(powers)),
+        judge(falls, student(slopes)),
+        judge(grows, student(powers)),
         judge(
             small,
             Interval(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,8 +12,6 @@ from leadline.claims import Interval
 from leadline.curve import Floats
 from leadline.papers.lyu2025.sweeps import NAME
 
-LEVEL = 0.99
-"""Of the intervals of sampled claims, as many of which are judged together."""
 Tables = Mapping[str, pl.DataFrame]
 
 
@@ -37,27 +34,6 @@ def measure(row: Mapping[str, Any], name: str) -> Floats:
     """A recorded array of one run."""
     found = next(m for m in row["measures"] if m["name"] == name)
     return np.array(found["values"]).reshape(found["shape"])
-
-
-def over_seeds(values: Floats, *, resolution: float = 0.0) -> Interval:
-    """Student's interval of a mean, one value a seed; never narrower than plus and minus the
-    `resolution` to which a claim is read, because seeds do not see what a finite problem and a
-    finite training leave.
-    """
-    from scipy.stats import t
-
-    count, mean = len(values), float(np.mean(values))
-    error = float(np.std(values, ddof=1)) / math.sqrt(count)
-    margin = max(float(t.ppf((1 + LEVEL) / 2, count - 1)) * error, resolution)
-    least = f", at least {resolution:g} to each side" if resolution else ""
-    return Interval(
-        estimate=mean,
-        low=mean - margin,
-        high=mean + margin,
-        level=LEVEL,
-        method=f"Student's t, {count} seeds{least}",
-        unit="seed",
-    )
 
 
 def limit_slope(x: Floats, loss: Floats, error: Floats) -> Interval:

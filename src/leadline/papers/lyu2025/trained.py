@@ -14,6 +14,7 @@ import numpy as np
 
 from leadline.claims import Claim, judge
 from leadline.curve import Floats
+from leadline.papers.intervals import student
 from leadline.papers.lyu2025.sweeps import (
     ALPHA,
     DRAWN,
@@ -28,7 +29,6 @@ from leadline.papers.lyu2025.tables import (
     Tables,
     half_times,
     measure,
-    over_seeds,
     sequences,
     table,
 )
@@ -207,7 +207,7 @@ def trained_claims(tables: Tables) -> list[dict[str, Any]]:
             published=published,
             smallest_effect=smallest_effect,
         )
-        rows.append(judge(claim, over_seeds(values, resolution=RESOLUTION)))
+        rows.append(judge(claim, student(values, resolution=RESOLUTION)))
 
     for name, subject in words.items():
         for law, what in (("size", "model size"), ("data", "number of sequences")):
