@@ -9,7 +9,7 @@ import polars as pl
 
 from leadline.papers.peng2026.floor import LAW_DEPTHS, factor, theory
 from leadline.papers.peng2026.linear import exponents
-from leadline.papers.peng2026.sweeps import (
+from leadline.papers.peng2026.published import (
     LINEAR_DIM,
     NAME,
     NONLINEAR,

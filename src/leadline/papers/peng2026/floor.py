@@ -13,7 +13,7 @@ import numpy as np
 from leadline.claims import Claim, judge, numerical
 from leadline.curve import Floats
 from leadline.ensembles import Decomposition, decompose
-from leadline.papers.peng2026.sweeps import (
+from leadline.papers.peng2026.published import (
     LINEAR,
     LINEAR_DIM,
     NONLINEAR,

@@ -9,15 +9,12 @@ from typing import Any
 import numpy as np
 
 from leadline.claims import Claim, Interval, judge, numerical
-from leadline.papers.peng2026.sweeps import (
-    ALIKE,
-    DEPTHS,
-    FLOOR_DEPTH,
+from leadline.papers.peng2026.exact import ALIKE, DEPTHS, FLOOR_DEPTH, POWERS
+from leadline.papers.peng2026.published import (
     LINEAR,
     LINEAR_CONTEXT,
     LINEAR_DIM,
     NONLINEAR,
-    POWERS,
     SOFTMAX_CONTEXT,
     SOFTMAX_DIM,
     SOURCE,

@@ -11,7 +11,10 @@ import polars as pl
 from leadline.claims import Interval
 from leadline.curve import Floats
 from leadline.ident import from_json
-from leadline.papers.peng2026.sweeps import NAME, Row
+from leadline.papers.peng2026.published import (
+    NAME,
+    Row,
+)
 from leadline.spec import LinearAttention, Retrieval, RunSpec
 
 Tables = Mapping[str, pl.DataFrame]
@@ -19,14 +22,16 @@ Z99 = 2.5758
 """Standard errors to each side of a sampled number's interval, level 99%."""
 
 
-def has(tables: Tables, name: str) -> bool:
+def has(tables: Tables, name: str, *, engine: str = "theory") -> bool:
     """Whether the sweep was run at this scale."""
-    return f"{NAME}/{name}/theory" in tables
+    return f"{NAME}/{name}/{engine}" in tables
 
 
-def rows(tables: Tables, name: str) -> list[tuple[RunSpec, dict[str, Any]]]:
+def rows(
+    tables: Tables, name: str, *, engine: str = "theory"
+) -> list[tuple[RunSpec, dict[str, Any]]]:
     """The runs of one sweep: what was asked, and the stored row."""
-    frame = tables[f"{NAME}/{name}/theory"]
+    frame = tables[f"{NAME}/{name}/{engine}"]
     return [(from_json(row["spec"]), row) for row in frame.iter_rows(named=True)]
 
 
