@@ -30,8 +30,9 @@ import numpy as np
 from leadline.simulation import models
 from leadline.simulation.attention import Architecture, Reduced
 from leadline.simulation.contexts import Law
+from leadline.simulation.lanes import LANES
 from leadline.simulation.risk import Draw, Setting, risk
-from leadline.simulation.train import LANES, train
+from leadline.simulation.train import train
 from leadline.spec import (
     Evaluation,
     InContextRegression,

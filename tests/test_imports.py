@@ -40,7 +40,7 @@ def test_a_prediction_loads_numpy_only():
 
 
 def test_laws_and_plans_load_neither_jax_nor_figures():
-    code = "import leadline.laws, leadline.planning.optimum, leadline.report.text"
+    code = "import leadline.laws, leadline.planning.optimum"
     assert loaded(code, "jax", "jaxlib", "ray", "matplotlib", "jinja2") == []
 
 

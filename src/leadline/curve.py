@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leadline.costs import training_flops
+from leadline.display import Card, Shown, short, thinned
 from leadline.spec import (
     RunSpec,
     Training,
@@ -31,7 +32,7 @@ class Measure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class Curve(Shown):
     r"""Loss against training, one value a recorded point.
 
     **Arguments**, arrays of one length:
@@ -63,6 +64,23 @@ class Curve:
         }
         if len(set(lengths.values())) != 1 or len(next(iter(lengths.values()))) != 1:
             raise ValueError(f"curve arrays differ in shape: {lengths}")
+
+    def card(self) -> Card:
+        """Loss against what was spent, ten points at most; empty columns are left out."""
+        columns = ("step", "time", "tokens", "flops", "loss", "loss_error")
+        told = [n for n in columns if n == "loss" or np.nan_to_num(getattr(self, n)).any()]
+        shown = thinned(len(self.loss))
+        counted = "" if len(shown) == len(self.loss) else f", {len(shown)} shown"
+        notes = [f"{name} = {short(value)}" for name, value in self.scalars]
+        if self.measures:
+            kinds = (f"{m.name} {m.values.shape}" for m in self.measures)
+            notes.append(f"measures: {', '.join(kinds)}")
+        return Card(
+            title=f"loss curve, status {self.status}, points: {len(self.loss)}{counted}",
+            columns=told,
+            rows=[[short(getattr(self, name)[i]) for name in told] for i in shown],
+            notes=notes,
+        )
 
     def scalar(self, name: str) -> float:
         """The named number of the final point."""

@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from leadline.curve import Curve, model_width
+from leadline.display import Card, Shown, short
 from leadline.errors import TableError, nearest
 from leadline.ident import VERSION, Engine, run_id, to_json
 from leadline.spec import RunSpec, is_regression, is_retrieval, is_sparse, is_transformer
@@ -45,7 +46,7 @@ MEASURES_SCHEMA = pl.List(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runs:
+class Runs(Shown):
     """A table of runs, one row each.
 
     **Arguments:** `frame` has canonical columns; `units` the unit of each quantity present;
@@ -60,6 +61,23 @@ class Runs:
 
     def __len__(self) -> int:
         return self.frame.height
+
+    def card(self) -> Card:
+        """The quantities of the table with their unit and range, and what was excluded."""
+        rows: list[tuple[str, ...]] = []
+        for name in (n for n in self.units if n in self.frame.columns):
+            column = self.frame[name].cast(pl.Float64, strict=False)
+            values = column.drop_nulls().drop_nans().to_numpy()
+            missing = len(self) - len(values)
+            ends = (short(values.min()), short(values.max())) if len(values) else ("", "")
+            rows.append((name, self.units[name], *ends, str(missing) if missing else ""))
+        reasons = self.excluded["reason"].value_counts(sort=True).iter_rows()
+        return Card(
+            title=f"{len(self)} runs, {self.source}",
+            columns=("quantity", "unit", "smallest", "largest", "missing"),
+            rows=rows,
+            notes=[f"excluded: {count} rows, {reason}" for reason, count in reasons],
+        )
 
     def column(self, name: str) -> pl.Series:
         """The column `name`.

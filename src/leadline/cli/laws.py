@@ -113,9 +113,7 @@ def fit(
             | row_record(result)
         )
         return
-    from leadline.report.text import equation
-
-    typer.echo(equation(result))
+    typer.echo(result.law.equation)
     errors = result.standard_errors
     for name, value in result.law.parameters.items():
         i = intervals.get(name)

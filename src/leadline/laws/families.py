@@ -309,6 +309,19 @@ class Law:
                 raise FitError(f"parameters.{name}: got {value}, expected a finite number")
 
     @property
+    def equation(self) -> str:
+        """The law in one line, for raw counts."""
+        p, family = self.parameters, self.family
+        if not isinstance(family, Separable):
+            values = ", ".join(f"{name} = {value:.4g}" for name, value in p.items())
+            return f"loss = {family.name} law of {', '.join(family.variables)}: {values}"
+        terms = [
+            f"{p[c]:.4g} {v}^-{p[a]:.4f}"
+            for c, a, v in zip(family.coefficients, family.exponents, family.variables, strict=True)
+        ]
+        return "loss = " + " + ".join([*([f"{p['E']:.4f}"] if family.floor else []), *terms])
+
+    @property
     def vector(self) -> Floats:
         """The parameters in the order of `family.parameters`."""
         return np.array([self.parameters[name] for name in self.family.parameters])

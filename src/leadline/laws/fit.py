@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from leadline.curve import Floats
+from leadline.display import Card, Shown, short
 from leadline.errors import FitError
 from leadline.laws import newton, solve
 from leadline.laws.coordinates import Restriction, coordinates, restriction
@@ -38,7 +39,7 @@ AROUND = 1e3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class Fit(Shown):
     """A fitted law and what it is worth.
 
     **Arguments:**
@@ -89,6 +90,26 @@ class Fit:
     weights: str | None
     noise: str | None
     runs: Runs
+
+    def card(self) -> Card:
+        """The law, its parameters and their errors, and whether to trust them."""
+        errors = self.standard_errors
+        rows = [
+            (name, f"{value:.6g}", f"{errors[name]:.3g}")
+            for name, value in self.law.parameters.items()
+        ]
+        bounds = f", {', '.join(self.at_bound)} at a bound" if self.at_bound else ""
+        accurate = "" if self.covariance_accurate else "; standard errors are rough"
+        return Card(
+            title=self.law.equation,
+            columns=("parameter", "estimate", "standard error (sandwich)"),
+            rows=rows,
+            notes=(
+                f"{self.rows} rows used, {self.excluded} excluded",
+                f"objective {short(self.value)} ({self.objective})",
+                f"status {self.status}{bounds}{accurate}",
+            ),
+        )
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from leadline.display import Card, Shown, short
 from leadline.errors import PlanError, SolverError, nearest
 from leadline.planning.optimum import MONOMIAL_COSTS, Optimum, power_law_optimum
 from leadline.spec import InContextRegression, Spectrum
@@ -51,7 +52,7 @@ MIDDLING = [4.0, 4.0, 4.0]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShapePlan:
+class ShapePlan(Shown):
     r"""The best shape for a budget, and what the sum of four power laws would have advised.
 
     **Arguments:**
@@ -78,6 +79,23 @@ class ShapePlan:
     additive_sizes: Mapping[str, float]
     additive_loss: float
     notes: tuple[str, ...]
+
+    def card(self) -> Card:
+        """The best shape beside the one that the sum of four laws advises."""
+        advised = {**self.additive_sizes, "loss": self.additive_loss} if self.additive else {}
+        rows = [
+            [name, short(value), short(advised[name]) if advised else ""]
+            for name, value in {**self.sizes, "loss": self.loss}.items()
+        ]
+        return Card(
+            title=f"best shape for {short(self.budget)} FLOPs ({self.cost}), exact theory",
+            columns=("quantity", "best", "sum of four laws"),
+            rows=rows,
+            notes=[
+                f"gamma {short(self.gamma)}, {self.gamma_over_edge:.0%} of the edge of stability",
+                *self.notes,
+            ],
+        )
 
 
 def best_shape(task: InContextRegression, budget: float, *, cost: str) -> ShapePlan:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from leadline.claims import Interval
 from leadline.costs import TRAINING_FLOPS
 from leadline.curve import Floats
+from leadline.display import Card, Shown, short
 from leadline.errors import PlanError, nearest
 from leadline.laws.families import Family, Law, Separable
 from leadline.laws.fit import Fit
@@ -78,7 +79,7 @@ def power_law_optimum(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Shown):
     r"""The best sizes for a budget, within a law.
 
     **Arguments:**
@@ -104,6 +105,34 @@ class Plan:
     intervals: Mapping[str, Interval]
     reach: Mapping[str, float]
     notes: tuple[str, ...]
+
+    def card(self) -> Card:
+        """The best sizes, how they grow, the loss they give, and what to know before spending."""
+
+        def cells(name: str, value: float) -> list[str]:
+            found = self.intervals.get(name)
+            return [short(value), f"{short(found.low)} to {short(found.high)}" if found else ""]
+
+        rows = [
+            [name, *cells(name, size), short(self.growth[name]), f"{self.shares[name]:.0%}"]
+            for name, size in self.sizes.items()
+        ]
+        rows.append(["loss", *cells("loss", self.loss), "", ""])
+        told = [
+            f"{i.level:.0%} intervals: {i.method}, unit: {i.unit}; they hold within the law"
+            for i in list(self.intervals.values())[:1]
+        ]
+        return Card(
+            title=f"best sizes for {short(self.budget)} FLOPs ({self.cost})",
+            columns=("quantity", "best", "interval", "growth", "share"),
+            rows=rows,
+            notes=[
+                f"floor {short(self.floor)}; sizes grow like budget^growth and keep their share of the "
+                "reducible loss",
+                *told,
+                *self.notes,
+            ],
+        )
 
 
 def plan(

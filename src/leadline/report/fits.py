@@ -20,7 +20,6 @@ from leadline.report.figures import (
     residuals,
 )
 from leadline.report.page import Section, Table
-from leadline.report.text import equation
 
 
 def _cell(interval: Interval) -> str:
@@ -142,7 +141,7 @@ def fit_section(
     """Everything about one fit, and the plans it gives."""
     return Section(
         title=title,
-        text=[*text, equation(fit)],
+        text=[*text, fit.law.equation],
         tables=[fit_table(fit, intervals), *([plan_table(plans)] if plans else [])],
         figures=[
             fit_figure(fit, name=f"{name}-fit"),
