@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from leadline.claims import Claim, Interval, judge
     from leadline.curve import Curve
+    from leadline.diagnosis import Diagnosis, diagnose
     from leadline.ident import run_id
     from leadline.laws import (
         CHINCHILLA,
@@ -78,6 +79,7 @@ __all__ = [
     "BestScale",
     "Claim",
     "Curve",
+    "Diagnosis",
     "Evaluation",
     "Fit",
     "GivenScale",
@@ -110,6 +112,7 @@ __all__ = [
     "bootstrap",
     "broken",
     "custom",
+    "diagnose",
     "fit",
     "flat",
     "forecast",
@@ -139,6 +142,7 @@ __all__ = [
 _HOMES = {
     "claims": ("Claim", "Interval", "judge"),
     "curve": ("Curve",),
+    "diagnosis": ("Diagnosis", "diagnose"),
     "ident": ("run_id",),
     "laws.artifact": ("load_law", "save_law"),
     "laws.families": ("CHINCHILLA", "Law", "power_law", "separable"),

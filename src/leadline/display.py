@@ -35,8 +35,8 @@ class Shown:
 
         def line(kind: str, cells: Sequence[str]) -> str:
             found = [
-                f'<{kind} style="text-align:{"right" if i else "left"};padding:0 .5em">{escape(cell)}</{kind}>'
-                for i, cell in enumerate(cells)
+                f'<{kind} style="text-align:{side};padding:0 .5em">{escape(cell)}</{kind}>'
+                for side, cell in zip(["left"] + ["right"] * len(cells), cells, strict=False)
             ]
             return f"<tr>{''.join(found)}</tr>"
 

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from leadline.cli import laws, papers, planning, regression, sweeps
+from leadline.cli import diagnosis, laws, papers, planning, regression, sweeps
 from leadline.errors import LeadlineError
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ for command in (
     laws.forecast,
     laws.compare,
     planning.plan,
+    diagnosis.diagnose,
     papers.reproduce,
     papers.demo,
 ):

@@ -127,8 +127,8 @@ class Plan(Shown):
             columns=("quantity", "best", "interval", "growth", "share"),
             rows=rows,
             notes=[
-                f"floor {short(self.floor)}; sizes grow like budget^growth and keep their share of the "
-                "reducible loss",
+                f"floor {short(self.floor)}; sizes grow like budget^growth, each keeps its share "
+                "of the reducible loss",
                 *told,
                 *self.notes,
             ],
