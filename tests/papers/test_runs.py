@@ -11,6 +11,7 @@ from leadline import papers
 from leadline.papers.runs import fits
 from leadline.papers.runs.figures import figures
 from leadline.papers.runs.published import GEMSTONES_EXPONENTS, KYOTAKANO, LAWS
+from leadline.report.fits import isolated, term
 
 REFERENCE = json.loads((Path(__file__).parents[1] / "reference" / "laws.json").read_text())
 
@@ -117,12 +118,12 @@ def test_the_points_of_takano_are_those_of_besiroglu_with_a_token_a_parameter():
 
 def test_an_isolated_term_is_what_is_left_of_the_loss():
     fitted = fits.chinchilla()
-    x, left = fits.isolated(fitted, "params")
+    x, left = isolated(fitted, "params")
     p, frame = fitted.law.parameters, fitted.runs.frame
     wanted = frame["loss"] - p["E"] - p["B"] * frame["tokens"] ** -p["beta"]
     assert left == pytest.approx(wanted.to_numpy(), rel=1e-9)
     assert np.array_equal(x, frame["params"].to_numpy())
-    assert fits.term(fitted.law, "tokens", np.array([1e10]))[0] == pytest.approx(
+    assert term(fitted.law, "tokens", np.array([1e10]))[0] == pytest.approx(
         p["B"] * 1e10 ** -p["beta"]
     )
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from numpy.typing import ArrayLike
 
 from leadline.claims import Interval
 from leadline.costs import PARAMETERS, TRAINING_FLOPS
@@ -133,6 +134,23 @@ def plan_shape(
         intervals=intervals,
         notes=tuple(notes),
     )
+
+
+def losses_at_budget(shape: Shape, width: ArrayLike, depth: ArrayLike) -> Floats:
+    """The loss of every `width` and `depth` (which broadcast) that spends the budget of `shape`
+    under its law and conventions.
+    """
+    wide, deep = np.broadcast_arrays(np.asarray(width, float), np.asarray(depth, float))
+    chosen = ("width", "depth", "params", "tokens")
+    fixed = {name: size for name, size in shape.sizes.items() if name not in chosen}
+    problem = _Problem.of(
+        shape.law, shape.budget, cost=shape.cost, parameters=shape.parameters, fixed=fixed
+    )
+    family, values = shape.law.family, shape.law.parameters
+    assert isinstance(family, Separable)
+    terms = np.array([[values[n] for n in (*family.coefficients, *family.exponents)]])
+    place = np.log(np.stack([wide.ravel(), deep.ravel()], axis=1))
+    return values["E"] + problem.reducible(place, terms).reshape(wide.shape)
 
 
 @dataclass(frozen=True, kw_only=True)

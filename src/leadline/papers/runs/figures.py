@@ -12,6 +12,7 @@ from leadline.laws import Fit, bootstrap, intervals
 from leadline.papers.runs import fits
 from leadline.papers.runs.published import BESIROGLU_95, KYOTAKANO, LAWS
 from leadline.report.figures import BLUE, GRAY, ORANGE, Figure, few_ticks, panels
+from leadline.report.fits import isolated, profile_figure, shape_figure, term
 
 GREEN, PURPLE = "#009e73", "#cc79a7"
 COLORS = {
@@ -34,13 +35,13 @@ def reduced_chinchilla() -> Figure:
     numbers: list[pl.DataFrame] = []
     with panels(2, columns=2, height=3.6) as (canvas, axes):
         for name, ax in zip(("params", "tokens"), axes, strict=True):
-            x, left = fits.isolated(fitted, name)
+            x, left = isolated(fitted, name)
             above = left > 0
             ax.scatter(x[above], left[above], s=9, color=GRAY, alpha=0.5, lw=0, label="runs")
             grid = _grid(fitted.runs.frame[name])
-            ax.plot(grid, fits.term(fitted.law, name, grid), color=BLUE, label="ours")
+            ax.plot(grid, term(fitted.law, name, grid), color=BLUE, label="ours")
             for who, law in LAWS.items():
-                line = fits.term(law, name, grid)
+                line = term(law, name, grid)
                 ax.plot(grid, line, STYLES[who], color=COLORS[who], label=who, lw=1.3)
             other = "B/D^β" if name == "params" else "A/N^α"
             ax.set(xscale="log", yscale="log", xlabel=NAMES[name])
@@ -73,11 +74,11 @@ def reduced_gemstones() -> Figure:
     numbers: list[pl.DataFrame] = []
     with panels(4, height=3.0) as (canvas, axes):
         for name, ax in zip(free.law.family.variables, axes, strict=True):
-            x, left = fits.isolated(free, name)
+            x, left = isolated(free, name)
             ax.scatter(x, left, s=9, color=GRAY, alpha=0.4, lw=0, label="checkpoints")
             grid = _grid(free.runs.frame[name])
-            ax.plot(grid, fits.term(free.law, name, grid), color=BLUE, label="optimum")
-            line = fits.term(held.law, name, grid)
+            ax.plot(grid, term(free.law, name, grid), color=BLUE, label="optimum")
+            line = term(held.law, name, grid)
             ax.plot(grid, line, "--", color=ORANGE, label="published exponents")
             ax.set(xscale="log", yscale="log", xlabel=NAMES[name])
             if name in ("width", "depth"):
@@ -174,4 +175,10 @@ def compared() -> Figure:
 def figures(tables: Mapping[str, pl.DataFrame]) -> tuple[Figure, ...]:
     """Every figure. The tables are bundled: `tables` is empty."""
     del tables
-    return reduced_chinchilla(), reduced_gemstones(), compared()
+    chinchilla = profile_figure(
+        fits.profiles(),
+        name="runs-chinchilla-profiles",
+        text="The Chinchilla points under Student's t noise (4 degrees of freedom) of log losses.",
+    )
+    gemstones = shape_figure(*fits.shapes(), name="runs-gemstones-shapes")
+    return reduced_chinchilla(), chinchilla, reduced_gemstones(), gemstones, compared()

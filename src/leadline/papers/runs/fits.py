@@ -7,24 +7,27 @@ from functools import cache
 
 import polars as pl
 
-from leadline.curve import Floats
 from leadline.data import bundled
 from leadline.laws import (
     CHINCHILLA,
     Fit,
     Huber,
-    Law,
+    StudentT,
     drop_largest_losses,
     fit,
+    profile,
     read_runs,
     separable,
 )
 from leadline.laws.identify import objective_value
 from leadline.laws.objectives import AsymmetricAbsolute
+from leadline.laws.profiles import Profile
 from leadline.papers.runs.published import GEMSTONES_EXPONENTS, KYOTAKANO
+from leadline.planning.tied import Shape, plan_shape
 from leadline.runs import Runs
 
 DRAWS = 1000
+SHAPE_BUDGETS = (1e18, 1e19, 1e20, 1e21)
 DROPPED = 5
 """Points that Besiroglu et al. leave out: the largest losses."""
 LARGEST_BUDGET = 1e21
@@ -83,17 +86,16 @@ def gemstones(terms: int) -> tuple[Fit, Fit]:
     return free, held
 
 
-def isolated(fitted: Fit, name: str) -> tuple[Floats, Floats]:
-    """A variable, and the loss less the floor and every other term of the law: its term alone."""
-    law, frame = fitted.law, fitted.runs.frame
-    x = frame[name].to_numpy()
-    return x, frame["loss"].to_numpy() - law.loss(frame) + term(law, name, x)
+@cache
+def profiles() -> dict[str, Profile]:
+    """The likelihood along floor and exponents of the Chinchilla law, under Student's t noise."""
+    fitted = fit(CHINCHILLA, epoch(), objective=StudentT())
+    return {name: profile(fitted, name) for name in ("E", "alpha", "beta")}
 
 
-def term(law: Law, name: str, x: Floats) -> Floats:
-    """The term of one variable of a separable law, at values `x` of it."""
-    i, count = law.family.variables.index(name), len(law.family.variables)
-    coefficient, exponent = (
-        law.parameters[law.family.parameters[k]] for k in (1 + i, 1 + count + i)
-    )
-    return coefficient * x**-exponent
+@cache
+def shapes() -> tuple[Fit, tuple[Shape, ...]]:
+    """The Gemstones in width, depth and tokens, and the best shapes for budgets around theirs."""
+    runs = read_runs(bundled("gemstones_hot.jsonl"))
+    fitted = fit(separable(["width", "depth", "tokens"]), runs, objective=Huber(delta=1e-3))
+    return fitted, tuple(plan_shape(fitted, budget) for budget in SHAPE_BUDGETS)
