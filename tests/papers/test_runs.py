@@ -129,14 +129,17 @@ def test_an_isolated_term_is_what_is_left_of_the_loss():
 
 
 def test_the_figures_show_every_run_and_every_source():
-    terms, gemstones, compared = figures({})
+    terms, profiles, gemstones, shapes, compared = figures({})
     assert terms.numbers.height == 2 * 240
     assert gemstones.numbers.height == 4 * 220
     assert compared.numbers["source"].n_unique() == 9
     ours = compared.numbers.filter(pl.col("source") == "ours, 240 points")
     assert (ours["low"] < ours["value"]).all()
     assert (ours["value"] < ours["high"]).all()
-    for figure in (terms, gemstones, compared):
+    assert set(profiles.numbers["quantity"]) == {"E", "alpha", "beta"}
+    _, planned = fits.shapes()
+    assert shapes.numbers["loss"].min() == pytest.approx(planned[2].loss, rel=1e-3)
+    for figure in (terms, profiles, gemstones, shapes, compared):
         assert "<svg" in figure.svg()
         assert len(figure.caption) > 80
         assert figure.alternative
