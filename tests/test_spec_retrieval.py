@@ -74,6 +74,18 @@ RUN = RunSpec(task=TASK, model=SoftmaxAttention(depth=4), recipe=RECIPE)
             "model.width: got 4 with matrix 'scale'",
         ),
         (
+            lambda: SoftmaxAttention(depth=2, contrast=2.0),
+            "model.contrast: got 2 with values 'shared' and depth 2",
+        ),
+        (
+            lambda: SoftmaxAttention(depth=1, values="separate", contrast=2.0),
+            "model.contrast: got 2 with values 'separate' and depth 1",
+        ),
+        (
+            lambda: SoftmaxAttention(depth=2, values="separate", contrast=-1.0),
+            "model.contrast: got -1",
+        ),
+        (
             lambda: SoftmaxAttention(depth=2, layers="tempered", matrix="scale"),
             "model.matrix: got 'scale' for tempered layers",
         ),
@@ -149,3 +161,12 @@ def test_ids_survive_json_and_tell_models_apart():
     for spec in runs:
         assert from_json(to_json(spec)) == spec
     assert len({run_id(spec, engine="simulation") for spec in runs}) == 10
+
+
+def test_contrast_came_later_and_leaves_older_ids():
+    model = SoftmaxAttention(depth=4, values="separate")
+    signed = dataclasses.replace(model, contrast=2.0)
+    old, new = (dataclasses.replace(RUN, model=m) for m in (model, signed))
+    assert "contrast" not in to_json(old)
+    assert from_json(to_json(new)).model.contrast == 2
+    assert run_id(old, engine="simulation") != run_id(new, engine="simulation")

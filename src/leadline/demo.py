@@ -1,4 +1,6 @@
-"""The main job, on real input: two published tables fitted and planned, one paper reproduced."""
+"""The main job, on real input: two published tables fitted and planned, one paper reproduced, and
+three transformers trained.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,22 @@ from leadline.laws.families import CHINCHILLA, separable
 from leadline.laws.fit import Huber, fit
 from leadline.laws.intervals import bootstrap, intervals
 from leadline.laws.read import drop_largest_losses, read_runs
-from leadline.papers import answer, section, study
+from leadline.papers import Study, answer, section, study
+from leadline.papers.peng2026 import depth, depth_claims, depth_figures
 from leadline.planning.optimum import plan
 from leadline.report.fits import fit_section
 from leadline.report.page import Section, write_report
 
 BUDGETS = (1e20, 1e21, 1e22, 1e23, 1e24)
 DRAWS = 1000
+RETRIEVAL = Study(
+    name="retrieval",
+    title="Retrieval: does depth pay in softmax attention? (arXiv:2610.11063)",
+    sweeps=depth.sweeps,
+    figures=depth_figures.figures,
+    claims=depth_claims.claims,
+)
+"""What of the inverse-depth study trains models; theory alone takes longer."""
 
 
 def chinchilla_section() -> Section:
@@ -80,10 +91,14 @@ def run_demo(path: Path, *, say: Callable[[str], None], store: Path, workers: in
     paper = study("bordelon2025")
     tables = answer(paper, store=store, scale="demo", backend="process", workers=workers)
     regression = section(paper, tables, command="leadline reproduce bordelon2025 --scale demo")
+    say("retrieval: softmax attention of 1, 4 and 16 layers, trained")
+    trained = answer(RETRIEVAL, store=store, scale="demo", backend="process", workers=workers)
+    retrieval = section(RETRIEVAL, trained, command="leadline reproduce peng2026 --scale demo")
     say("drawing the report")
     return write_report(
-        [chinchilla, gemstones, regression],
+        [chinchilla, gemstones, regression, retrieval],
         path,
         title="leadline: what depth, width, context and time buy",
-        subtitle="Made by leadline demo: two published tables of runs, one solvable theory.",
+        subtitle="Made by leadline demo: two published tables of runs, one solvable theory, and "
+        "three transformers trained just now.",
     )

@@ -17,6 +17,7 @@ from leadline.laws import (
     custom,
     drop_largest_losses,
     fit,
+    power_law,
     profile,
     read_runs,
 )
@@ -160,6 +161,24 @@ def test_a_floor_near_zero_ends_at_its_bound():
     assert interval.low == 0.0
     assert "ends at the bound 0" in interval.method
     assert 0.02 < interval.high < 1.0
+
+
+def test_an_exponent_beside_a_floor_at_its_bound_is_followed_to_its_end():
+    """With the floor held at zero the standard error of the exponent is 1e-4 of how far it can go;
+    the end is where the deviance of a fit with that exponent says.
+    """
+    loss = [2.06757, 2.06252, 2.05447, 2.04332, 2.03132, 2.02040]
+    runs = table(depth=[2.0, 4, 8, 16, 32, 64], loss=loss)
+    family, objective = power_law("depth"), LeastSquares()
+    fitted = fit(family, runs, objective=objective)
+    assert fitted.at_bound == ("E",)
+    found = profile(fitted, "a", level=0.99)
+    assert found.high > 0.3
+    assert found.high - found.estimate > 60 * fitted.model_standard_errors["a"]
+    held = fit(family, runs, objective=objective, fixed={"a": found.high})
+    free = fitted.degrees_of_freedom
+    deviance = free * (held.value / fitted.value - 1)
+    assert deviance == pytest.approx(student.ppf(0.995, free) ** 2, rel=1e-3)
 
 
 def test_profiles_cover_a_planted_law():

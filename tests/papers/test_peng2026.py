@@ -22,6 +22,7 @@ def tables():
     return {
         s.name: from_curves(s.runs, [predict(r) for r in s.runs], engine=s.engine).frame
         for s in sweeps.sweeps("demo")
+        if s.engine == "theory"
     }
 
 
@@ -130,7 +131,8 @@ def test_figure_3(tables):
 
 def test_small_and_paper_ask_for_more():
     names = {scale: {s.name for s in sweeps.sweeps(scale)} for scale in ("demo", "small", "paper")}
-    assert names["demo"] < names["small"] == names["paper"]
+    short = {"peng2026/depth-demo/simulation"}  # trainings cut short, of the demo alone
+    assert names["demo"] - short < names["small"] == names["paper"]
     limits = [s for s in sweeps.sweeps("small") if s.name == "peng2026/limit/theory"]
     assert all(math.isinf(run.task.spectrum.dim) for run in limits[0].runs)
 

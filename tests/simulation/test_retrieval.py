@@ -469,6 +469,24 @@ def test_layers_that_start_equal_never_separate():
     assert equal.loss[-1] == pytest.approx(one.loss[-1], rel=1e-4)
 
 
+def test_gains_of_both_signs():
+    """Alternately 1 + c and 1 - c, all else alike, in one program; they separate equal layers."""
+    plain = SoftmaxAttention(depth=4, values="separate", spread=0.0)
+    signed = dataclasses.replace(plain, contrast=2.0)
+    key = stream(0, "w")
+    for dtype in ("float32", "float64"):
+        with jax.enable_x64(dtype == "float64"):
+            one = starting_weights(plain, key, dim=5, dtype=dtype)
+            two = starting_weights(signed, key, dim=5, dtype=dtype)
+            np.testing.assert_array_equal(one.pop("gain"), np.ones(4))
+            np.testing.assert_array_equal(two.pop("gain"), [3.0, -1.0, 3.0, -1.0])
+            jax.tree.map(np.testing.assert_array_equal, one, two)
+    assert program_key(run(plain)) == program_key(run(signed))
+    scales = measured(train([run(signed, measures=("scale",))])[0], "scale")[-1]
+    np.testing.assert_allclose(scales[0], scales[2], rtol=1e-5)
+    assert abs(scales[0] - scales[1]) > 0.01
+
+
 def test_compiles_once_a_program():
     base = run()
     train([base])

@@ -25,7 +25,8 @@ PINNED = 1e-3
 CLOSE = 1e-5
 """An end is found when the root of the deviance is this close to its threshold."""
 FARTHEST = 60.0
-"""Standard errors beyond which a side counts as open."""
+"""Standard errors beyond which a side without a bound counts as open. Toward a bound the walk goes
+on: where another parameter is held at its own, the standard error is far too small."""
 LOWER = 1e-6
 """Deviance below zero that shows that the fit was not at its optimum."""
 
@@ -70,7 +71,8 @@ def profile(fit: Fit, quantity: str | Quantity, *, level: float = 0.95) -> Profi
     the law, such as the loss at a size or the best size for a budget; `level` within (0, 1).
 
     **Returns** the interval with the points at which it was computed. An end at a bound of the
-    parameter, or none within 60 standard errors (infinite), is told in `method`.
+    parameter, or none within 60 standard errors of one without a bound (infinite), is told in
+    `method`.
 
     **Raises:** `FitError` for a robust objective, which has no likelihood (take the sandwich or the
     bootstrap); a fit that has not converged; rows that are not independent (several rows of one
@@ -201,7 +203,7 @@ class _Walk:
                 break
             if math.isinf(outside):
                 reach = max(1.2, min(3.0, threshold / max(root, 1e-9))) * reach
-                if reach > FARTHEST:
+                if reach > FARTHEST and (self.by_factor or math.isinf(limit)):
                     return side * math.inf, f"open {'below' if side < 0 else 'above'}"
                 continue
             # the root is nearly linear: secant within the bracket, halving where that stalls

@@ -7,6 +7,7 @@ reports are drawn from the same table.
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from leadline.errors import SpecError, StoreError, nearest
+from leadline.errors import LeadlineWarning, SpecError, StoreError, nearest
 from leadline.ident import run_id
 from leadline.report.figures import Figure
 from leadline.report.page import Section
@@ -81,7 +82,7 @@ def _peng2026() -> Study:
 
     return Study(
         name=sweeps.NAME,
-        title="Depth in in-context retrieval (arXiv:2610.11063), without training",
+        title="Depth in in-context retrieval (arXiv:2610.11063)",
         sweeps=sweeps.sweeps,
         figures=figures.figures,
         claims=claims.claims,
@@ -136,7 +137,8 @@ def answer(
     workers: int = 1,
 ) -> dict[str, pl.DataFrame]:
     """The tables of every sweep of `paper` at `scale`: runs what `store` lacks, reads the rest.
-    Without a store the runs are kept in a temporary folder and forgotten.
+    Without a store the runs are kept in a temporary folder and forgotten. Warns of what else should
+    be known of the store, such as runs of another version of an engine, which are not used.
 
     **Raises:** `SpecError` for an unknown scale; `StoreError` if a run failed, with its cause.
     """
@@ -150,6 +152,8 @@ def answer(
             summary = run_sweep(sweep, place, backend=backend, workers=workers)
             if summary.exit_code:
                 raise StoreError(" ".join(str(summary).split("\n")))
+            for note in summary.notes:
+                warnings.warn(note, LeadlineWarning, stacklevel=2)
         return {s.name: _in_order(load_runs(place, sweep=s).frame, s) for s in paper.sweeps(scale)}
 
 

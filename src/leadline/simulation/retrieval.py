@@ -145,7 +145,11 @@ def _program_of(spec: RetrievalRun) -> _Program:
 def _shape_of(model: RetrievalModel) -> RetrievalModel:
     """`model` without the numbers of its start, which are not compiled."""
     quiet = dataclasses.replace(model, start=0.0, spread=1.0)
-    return dataclasses.replace(quiet, label=1.0) if isinstance(quiet, StreamAttention) else quiet
+    if isinstance(quiet, StreamAttention):
+        return dataclasses.replace(quiet, label=1.0)
+    return (
+        dataclasses.replace(quiet, contrast=0.0) if isinstance(quiet, SoftmaxAttention) else quiet
+    )
 
 
 def solve(
@@ -265,7 +269,10 @@ def _warn_of_equal_layers(spec: RetrievalRun) -> None:
         equal = not model.tied and model.matrix == "scale"
     else:
         equal = (
-            isinstance(model, SoftmaxAttention) and model.layers != "looped" and not model.updates
+            isinstance(model, SoftmaxAttention)
+            and model.layers != "looped"
+            and not model.updates
+            and not model.contrast
         )
     if equal:
         warnings.warn(

@@ -58,7 +58,8 @@ def starting_weights(
         if model.layers == "tempered":
             weights["temperature"] = 1 + model.spread * normal("temperature", model.depth)
         gains = 1 if model.values == "shared" else model.depth
-        weights["gain"] = jnp.ones(gains, dtype)
+        signs = (-1.0) ** jnp.arange(gains)
+        weights["gain"] = (1 + model.contrast * signs).astype(dtype)
         if model.updates:
             weights["mask"] = -jnp.ones((), dtype)
     if isinstance(model, StreamAttention):

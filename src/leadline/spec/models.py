@@ -196,9 +196,10 @@ class SoftmaxAttention(Spec):
     `updates` lets the labels of the context attend too, $z_l = (I + mA_l/L)z_{l-1}$ with the
     learned scalar $m$ and $A_l = \operatorname{softmax}$ over tokens with the same $M_l$;
     `normalized` scales every token to norm $\sqrt d$ before it is compared. At the start $g = 1$,
-    $m = -1$, $M_l$ is `start` times the identity plus `spread` times a Gaussian matrix of variance
-    $1/d$ (a scale or a temperature: plus `spread` times a normal); the entries of factors have
-    variance `spread`$^2/d$.
+    separate gains alternately $1 + c$ and $1 - c$ with $c$ the `contrast`, $m = -1$, and $M_l$ is
+    `start` times the identity plus `spread` times a Gaussian matrix of variance $1/d$ (a scale or a
+    temperature: plus `spread` times a normal); the entries of factors have variance
+    `spread`$^2/d$.
 
     Ref: arXiv:2610.11063, sections 2.2, C.2 and C.3.
     """
@@ -214,10 +215,17 @@ class SoftmaxAttention(Spec):
     normalized: bool = True
     start: Real = 0.5
     spread: NonNegative = 0.3
+    contrast: NonNegative = field(default=0.0, metadata={"added": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_factors(self)
+        if self.contrast and (self.values == "shared" or self.depth == 1):
+            raise SpecError(
+                f"model.contrast: got {self.contrast:g} with values {self.values!r} and depth "
+                f"{self.depth}; only the gains of several layers can start apart, expected 0, or "
+                "values 'separate' and depth >= 2"
+            )
         if self.layers == "tempered" and self.matrix == "scale":
             raise SpecError(
                 "model.matrix: got 'scale' for tempered layers, whose temperatures are scales; "

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import polars as pl
 
 from leadline.errors import SpecError, StoreError
-from leadline.ident import run_id
+from leadline.ident import VERSION, run_id
 from leadline.runs import from_curves
 from leadline.spec import RunSpec, Sweep
 from leadline.sweeps import backends
@@ -30,6 +30,7 @@ from leadline.sweeps.provenance import commit
 from leadline.sweeps.store import (
     PROVENANCE,
     SCHEMA_VERSION,
+    Parts,
     Store,
     clear_failures,
     compact,
@@ -48,6 +49,9 @@ CHUNK_SECONDS = 0.5
 """Cheap runs are grouped so that a group takes about this long."""
 
 CHUNK_RUNS = 512
+
+NAMED = ("run_id", "engine", "version")
+"""What is read of stored rows to know which runs there are."""
 
 WRITE_SECONDS = 0.5
 WRITE_SHARE = 0.01
@@ -134,7 +138,7 @@ def run_sweep(
     """
     started = time.monotonic()
     run = _choose(backend, workers=workers, ray_address=ray_address, ray_gpus=ray_gpus)
-    parts = read_parts(store, columns=("run_id",))
+    parts = read_parts(store, columns=NAMED)
     stored = stored_ids(parts)
     wanted = wanted_runs(sweep, shard=shard, stored=stored)
     todo = {name: spec for name, spec in wanted.items() if name not in stored}
@@ -145,11 +149,12 @@ def run_sweep(
             wanted=len(wanted),
             stored=len(wanted),
             skipped=parts.skipped,
+            notes=_other_versions(parts, sweep),
             seconds=time.monotonic() - started,
         )
     with locked(store.root) as note:
         if part_names(store) != parts.names:
-            parts = read_parts(store, columns=("run_id",))
+            parts = read_parts(store, columns=NAMED)
             stored = stored_ids(parts)
             todo = {name: spec for name, spec in todo.items() if name not in stored}
         remove_leftovers(store)
@@ -170,7 +175,7 @@ def run_sweep(
             interrupted = True
             with suppress(KeyboardInterrupt):
                 ledger.write()
-        notes = [note] if note else []
+        notes = [*([note] if note else []), *_other_versions(parts, sweep)]
         try:
             compact(store)
         except StoreError as error:
@@ -191,6 +196,23 @@ def run_sweep(
     if interrupted:
         raise SweepInterrupted(summary)
     return summary
+
+
+def _other_versions(parts: Parts, sweep: Sweep) -> tuple[str, ...]:
+    """What to tell of stored runs whose numbers another version of the engine made. They have ids
+    of their own, so that no table of this version holds them.
+    """
+    if not parts.frame.height:
+        return ()
+    present = VERSION[sweep.engine]
+    other = parts.frame.filter((pl.col("engine") == sweep.engine) & (pl.col("version") != present))
+    if not other.height:
+        return ()
+    found = ", ".join(map(str, sorted(set(other["version"].to_list()))))
+    return (
+        f"{other['run_id'].n_unique()} stored runs are of version {found} of the {sweep.engine} "
+        f"engine, this is version {present}: they are not used",
+    )
 
 
 Run = Callable[..., backends.Answers]

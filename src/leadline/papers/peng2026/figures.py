@@ -7,8 +7,15 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from leadline.papers.peng2026 import (
+    beyond_figures,
+    depth_figures,
+    extension_figures,
+    linear_trained_figures,
+)
 from leadline.papers.peng2026.floor import LAW_DEPTHS, factor, theory
 from leadline.papers.peng2026.linear import exponents
+from leadline.papers.peng2026.linear_trained import easy_losses
 from leadline.papers.peng2026.published import (
     LINEAR_DIM,
     NAME,
@@ -17,7 +24,7 @@ from leadline.papers.peng2026.published import (
     SOFTMAX_DIM,
     TABLE2,
 )
-from leadline.papers.peng2026.tables import Tables, against_depth, key, losses, rows
+from leadline.papers.peng2026.tables import Tables, against_depth, has, key, losses, rows
 from leadline.report.figures import BLUE, GRAY, ORANGE, Figure, few_ticks, panels, shades
 from leadline.spec import LinearAttention
 from leadline.theory.linear_easy import mode_residuals
@@ -36,9 +43,14 @@ def _loss_panel(ax: Any, tables: Tables, varied: str) -> list[pl.DataFrame]:
     if varied == "a":
         cases = sorted(case for case in cases if case[0] != 2)
     frames: list[pl.DataFrame] = []
+    trained = easy_losses(tables) if has(tables, "linear-easy", engine="simulation") else None
     for (a, b), color in zip(cases, shades(len(cases)), strict=True):
         found = exponents(tables, a=a, b=b)
         fits = ", ".join(f"{found[kind][0]:.2f}" for kind in ("constrained", "free"))
+        if trained:
+            points, mean = linear_trained_figures.easy_points(ax, trained, (a, b), color=color)
+            frames.append(points)
+            fits += f", {mean:.2f}"
         for tied, style, kind in ((True, "-", "constrained"), (False, "--", "free")):
             depth, loss, _ = against_depth(tables, "easy", a=a, b=b, tied=tied)
             label = f"{varied} = {(a, b)[at]:g}: {fits}" if tied else None
@@ -85,6 +97,7 @@ def figure3(tables: Tables) -> Figure:
     """Linear attention on the easy task."""
     with panels(3, height=3.3) as (canvas, axes):
         frames = _loss_panel(axes[0], tables, "b") + _loss_panel(axes[1], tables, "a")
+        trained = has(tables, "linear-easy", engine="simulation")
         axes[0].set_title("a  a = 2, b varies")
         axes[1].set_title("b  b = 2, a varies")
         frames.append(_modes_panel(axes[2], tables))
@@ -92,8 +105,9 @@ def figure3(tables: Tables) -> Figure:
         name=f"{NAME}-figure3",
         caption=f"Figure 3. Linear attention on the easy task, exactly, d = {LINEAR_DIM} and "
         "infinitely many tokens. (a, b) Least loss against depth with one scale for all layers "
-        "(solid, the first exponent) and with free scales (dashed, the second). (c) Loss of single "
-        f"modes with one scale; dotted: {THRESHOLD:.0%}.",
+        "(solid, the first exponent) and with free scales (dashed, the second). "
+        + ("Points: trained scales, mean over seeds (the third exponent). " if trained else "")
+        + f"(c) Loss of single modes with one scale; dotted: {THRESHOLD:.0%}.",
         alternative="Three panels on log axes. Losses fall with depth, dashed lines faster than "
         "solid ones and bending down. Modes fall one after the other, the top ones first.",
         canvas=canvas,
@@ -163,5 +177,12 @@ def floor(tables: Tables) -> Figure:
 
 
 def figures(tables: Tables) -> tuple[Figure, ...]:
-    """Every figure that needs no training."""
-    return figure3(tables), floor(tables)
+    """Every figure that the scale of `tables` can draw."""
+    return (
+        figure3(tables),
+        floor(tables),
+        *depth_figures.figures(tables),
+        *linear_trained_figures.figures(tables),
+        *extension_figures.figures(tables),
+        *beyond_figures.figures(tables),
+    )

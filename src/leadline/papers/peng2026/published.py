@@ -55,5 +55,26 @@ LINEAR: Mapping[Row, tuple[float, float]] = {
     (2, 1, 0): (2.120, 5e-4),
 }
 """The same of linear attention, table 1."""
-TABLE5 = 0.980
-"""Exponent of $L_0 - C_L$ at (0, 0)."""
+TABLE4: Mapping[Row, tuple[float, float, float, float]] = {
+    (2, 0.25, 0.25): (0.818068, 0.97, 0.01, 0.9998),
+    (2, 0.25, 0.5): (0.559694, 0.93, 0.06, 0.9984),
+    (2, 0.5, 0.5): (0.382188, 0.97, 0.01, 0.9999),
+    (16, 0, 0.25): (0.173237, 0.79, 0.02, 0.9999),
+    (16, 0, 0.5): (0.114436, 0.88, 0.03, 0.9998),
+    (16, 0.25, 0.25): (0.115248, 0.81, 0.02, 0.9998),
+    (16, 0.25, 0.5): (0.079785, 0.81, 0.04, 0.9994),
+}
+"""Softmax attention, broader targets and spectra: plateau, exponent, its standard error, R^2."""
+SHARED_GAPS: Mapping[Row, tuple[float, float, float]] = {
+    (2, 0, 0): (0.980, 0.007, 0.99981),
+    (2, 0, 0.25): (0.983, 0.038, 0.99396),
+    (2, 0, 0.5): (0.977, 0.014, 0.99923),
+    (2, 0, 1): (0.982, 0.011, 0.99946),
+    (2, 0.25, 0): (0.990, 0.015, 0.99904),
+    (2, 0.5, 0): (0.986, 0.005, 0.99988),
+    (2, 1, 0): (0.994, 0.005, 0.99992),
+}
+"""Table 5, exponents of $L_0 - C_L$: value, standard error, R^2."""
+TABLE5 = SHARED_GAPS[2, 0, 0][0]
+CONTEXT_MASK = -2.3
+"""The learned scalar m of context updates on sixteen targets, at every depth."""

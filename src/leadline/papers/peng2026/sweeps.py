@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leadline.papers.peng2026 import exact
+from leadline.papers.peng2026 import beyond, depth, exact, extensions, linear_trained
 from leadline.papers.peng2026.published import NAME
 from leadline.spec import Sweep
 
@@ -11,4 +11,10 @@ __all__ = ["NAME", "sweeps"]
 
 def sweeps(scale: str) -> tuple[Sweep, ...]:
     """The sweeps of the paper at `scale`."""
-    return exact.sweeps(scale)
+    return (
+        *exact.sweeps(scale),
+        *depth.sweeps(scale),
+        *linear_trained.sweeps(scale),
+        *extensions.sweeps(scale),
+        *beyond.sweeps(scale),
+    )
