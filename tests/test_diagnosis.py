@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leadline import diagnose
-from leadline.errors import SolverError, SpecError
+from leadline.errors import LeadlineWarning, SolverError, SpecError
 
 
 def made(rng, *, layers=4, samples=4000, shared=0.5, own=1.0, target=0.0):
@@ -76,8 +76,9 @@ def test_a_layer_that_harms_is_cheap_to_drop():
     found = diagnose(predictions, targets)
     assert found.cost[3].high < 0
     assert all(found.cost[i].low > 0 for i in (0, 1, 2, 4))
-    assert "better without layer: 1 of 5" in found.card().notes[1]
-    assert found.card().rows[-1][0] == "cost of dropping layer 4"
+    card = found.card()
+    assert "better without layer: 4, each judged by itself" in card.notes
+    assert [row[0] for row in card.rows[5:]] == [f"cost of dropping layer {i}" for i in range(1, 6)]
 
 
 def test_intervals_cover_at_their_level():
@@ -112,6 +113,25 @@ def test_the_same_seed_gives_the_same_interval():
     one, two, other = (diagnose(predictions, targets, seed=s) for s in (0, 0, 1))
     assert one.intervals == two.intervals
     assert one.intervals != other.intervals
+
+
+def test_running_read_outs_taken_for_layers_are_told():
+    rng = np.random.default_rng(6)
+    running = np.vstack([np.zeros(20), rng.standard_normal((3, 20))])
+    with pytest.warns(LeadlineWarning, match="running read-outs need kind='running'"):
+        diagnose(running, np.zeros(20), draws=2)
+    diagnose(running, np.zeros(20), draws=2, kind="running")
+    diagnose(running[1:], np.zeros(20), draws=2)
+
+
+def test_of_many_layers_those_at_either_end_are_shown():
+    rng = np.random.default_rng(7)
+    layers = rng.standard_normal((60, 50)) * np.linspace(0.1, 3, 60)[:, None]
+    card = diagnose(layers, np.zeros(50), draws=10).card()
+    shown = [int(row[0].split()[-1]) for row in card.rows[5:]]
+    assert len(shown) == 40
+    assert shown == sorted(shown)
+    assert "20 layers between these are not shown" in card.notes
 
 
 GOOD, TARGET = np.zeros((3, 5)), np.zeros(5)

@@ -71,7 +71,7 @@ def test_runs_show_ranges_units_and_what_was_excluded(runs):
     assert "23 runs" in text
     assert "1e+07" in text
     assert "1e+09" in text
-    assert "excluded: 1 rows" in text
+    assert "excluded (1): not > 0" in text
     assert "parameters" in runs._repr_html_()
 
 

@@ -8,6 +8,7 @@ facts are how large the shared part $C$ is, and what the network loses without o
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,13 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from leadline.claims import Interval
 from leadline.curve import Floats
-from leadline.display import Card, Shown, short, thinned
+from leadline.display import Card, Shown, short
 from leadline.ensembles import Decomposition, decompose
-from leadline.errors import SolverError, SpecError
+from leadline.errors import LeadlineWarning, SolverError, SpecError
 
 Kind = Literal["alone", "running"]
 
 NAMES = ("loss", "own", "shared", "disagreement", "correlation")
+SHOWN_LAYERS = 40
 MOST_COUNTS = 10**7
 """Counts of the bootstrap in memory at once."""
 
@@ -49,22 +51,25 @@ class Diagnosis(Shown):
     units: int
 
     def card(self) -> Card:
-        """The decomposition and the layers that matter most."""
+        """The decomposition, and what each layer is worth; of a deep network the layers that matter
+        most to either side.
+        """
         rows = [[name, *_cells(i)] for name, i in self.intervals.items()]
-        order = sorted(range(len(self.cost)), key=lambda layer: -self.cost[layer].estimate)
-        rows += [
-            [f"cost of dropping layer {order[i] + 1}", *_cells(self.cost[order[i]])]
-            for i in thinned(len(order))
-        ]
+        order = sorted(range(len(self.cost)), key=lambda layer: self.cost[layer].estimate)
+        half = SHOWN_LAYERS // 2
+        shown = sorted(order if len(order) <= 2 * half else order[:half] + order[-half:])
+        rows += [[f"cost of dropping layer {i + 1}", *_cells(self.cost[i])] for i in shown]
         one = self.intervals["loss"]
-        harmless = sum(i.high < 0 for i in self.cost)
+        harmful = [str(i + 1) for i, own in enumerate(self.cost) if own.high < 0]
+        left = len(order) - len(shown)
         return Card(
             title=f"{self.decomposition.depth} layers on {self.samples} samples",
             columns=("quantity", "estimate", "interval"),
             rows=rows,
             notes=[
                 "loss = shared + disagreement / layers, of any network: an identity",
-                f"better without layer: {harmless} of {len(self.cost)}, each judged by itself",
+                f"better without layer: {', '.join(harmful) or 'none'}, each judged by itself",
+                *([f"{left} layers between these are not shown"] if left else []),
                 f"{one.level:.0%} intervals: {one.method}, unit: {one.unit} ({self.units})",
             ],
         )
@@ -101,6 +106,13 @@ def diagnose(
     """
     _check_settings(kind, draws, level)
     found, wanted = _arrays(predictions, targets)
+    if kind == "alone" and np.ptp(found[0]) == 0 and np.ptp(found) > 0:
+        warnings.warn(
+            "predictions[0]: one and the same number for every sample, as a read-out before the "
+            "first layer; running read-outs need kind='running'",
+            LeadlineWarning,
+            stacklevel=2,
+        )
     if kind == "running":
         depth = len(found) - 1
         found = found[:1] + depth * np.diff(found, axis=0)

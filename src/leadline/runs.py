@@ -76,7 +76,7 @@ class Runs(Shown):
             title=f"{len(self)} runs, {self.source}",
             columns=("quantity", "unit", "smallest", "largest", "missing"),
             rows=rows,
-            notes=[f"excluded: {count} rows, {reason}" for reason, count in reasons],
+            notes=[f"excluded ({count}): {reason}" for reason, count in reasons],
         )
 
     def column(self, name: str) -> pl.Series:
@@ -85,9 +85,14 @@ class Runs(Shown):
         **Raises:** `TableError` naming the columns that exist and the nearest one.
         """
         if name not in self.frame.columns:
+            way = ""
+            if name in UNITS:
+                way = f"; name it with --map {name}=COLUMN, or columns= in Python"
+            if name == "tokens":
+                way += "; tokens follow where there are params and flops"
             raise TableError(
                 f"{self.source}: no column {name!r}; it has {', '.join(self.frame.columns)}"
-                f"{nearest(name, self.frame.columns)}"
+                f"{nearest(name, self.frame.columns)}{way}"
             )
         return self.frame[name]
 

@@ -3,6 +3,7 @@
 import polars as pl
 import pytest
 
+import leadline
 from leadline import cli
 
 CHINCHILLA = "chinchilla_epoch.csv --drop-largest-losses 5"
@@ -54,6 +55,55 @@ def test_findings_name_what_is_wrong(run, records, tmp_path):
     # the table holds the clean rows as well: without the change nothing is said of units
     table.write_csv(tmp_path / "clean.csv")
     assert not any(f["severity"] == "error" for f in records("inspect clean.csv"))
+
+
+def test_inspect_says_what_it_took_for_what_and_which_rows_it_left(run, records, tmp_path):
+    text = "Weights,tokens,Val Loss\n1e7,1e9,3.0\n2e7,oops,2.9\n4e7,3e9,2.8\n"
+    (tmp_path / "lab.csv").write_text(text)
+    code, out, _ = run("inspect", "lab.csv", "--map", "params=Weights")
+    assert code == 0
+    assert "params            1e+07 to 4e+07" in out
+    assert "2 rows used, 1 excluded" in out
+    assert "row 2: tokens oops: not a number" in out
+    (left,) = [
+        r for r in records("inspect lab.csv --map params=Weights") if r["record"] == "excluded"
+    ]
+    assert (left["row"], left["field"]) == (2, "tokens")
+    (tmp_path / "none.csv").write_text("Weights,loss\n1e7,3.0\n2e7,2.9\n")
+    assert "warning no-sizes" in run("inspect", "none.csv")[1]
+    assert "no-sizes" not in out
+
+
+def test_a_fit_and_a_plan_say_what_makes_them_meaningless(run, tmp_path):
+    table = pl.read_csv(cli.__file__.replace("cli/__init__.py", "data/chinchilla_kyotakano.csv"))
+    wrong = table.with_columns(pl.col("N") / 1e6)
+    wrong.write_csv(tmp_path / "millions.csv")
+    assert " units: " in run("fit", "millions.csv", "--draws", "0")[1]
+    assert " units: " in run("plan", "millions.csv", "--draws", "0", "--budget", "1e21")[1]
+    table.write_csv(tmp_path / "raw.csv")
+    assert " units: " not in run("fit", "raw.csv", "--draws", "0")[1]
+
+
+def test_a_law_of_one_loss_is_refused(run, tmp_path):
+    lines = [f"{n}e7,{n}e9,3" for n in range(1, 9)]
+    (tmp_path / "flat.csv").write_text("params,tokens,loss\n" + "\n".join(lines) + "\n")
+    code, out, err = run("fit", "flat.csv", "--law", "power", "--variables", "params")
+    assert (code, out) == (2, "")
+    assert "all 8 rows have the loss 3" in err
+
+
+def test_a_bundled_table_misspelt(run):
+    code, _, err = run("fit", "chinchila_epoch.csv")
+    assert code == 2
+    assert "nor a bundled table of that name (did you mean 'chinchilla_epoch.csv'?)" in err
+
+
+def test_the_version_and_help_without_a_command(run):
+    code, out, _ = run("--version")
+    assert (code, out) == (0, f"leadline {leadline.__version__}\n")
+    code, out, _ = run()
+    assert code == 0
+    assert "Commands:" in out
 
 
 def test_compare_prefers_the_law_that_predicts(records):

@@ -394,10 +394,17 @@ STUDIES = [
     ("demo --report folder", "folder: cannot write the report (it is a folder)"),
     ("demo --workers 0", "Invalid value for '--workers'"),
     ("demo --workers many", "Invalid value for '--workers'"),
-    ("", "Missing command"),
     ("fitt good.csv", "No such command 'fitt'. Did you mean 'fit'?"),
     ("--nonsense", "No such option: --nonsense"),
 ]
+
+
+def test_seeds_are_told_apart(run):
+    command = "train --depth 1 --dim 4 --context 4 --steps 2 --records 1 --seeds 2"
+    code, out, _ = run(*command.split())
+    assert code == 0
+    assert [line.split(",")[0] for line in out.splitlines()] == ["seed 0"] * 2 + ["seed 1"] * 2
+    assert ["gamma" in line for line in out.splitlines()] == [False, True] * 2
 
 
 @pytest.mark.parametrize(("command", "text"), TABLES + SHAPES + STUDIES)
@@ -422,7 +429,10 @@ def test_an_extra_that_is_not_installed(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
     code, out, err = run("train", "--steps", 1)
     assert (code, out) == (2, "")
-    assert err == "error: jax is not installed; pip install leadline[simulation]\n"
+    assert err == (
+        "error: jax is not installed; install leadline with the extra 'simulation': "
+        "pip install 'leadline[simulation]', or '.[simulation]' in its folder\n"
+    )
 
 
 @pytest.mark.parametrize("said", ["", "3 of 7 runs are stored\nthe same command goes on from here"])

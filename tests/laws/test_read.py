@@ -94,6 +94,28 @@ def test_losses_are_found_under_their_usual_names(tmp_path, name):
     assert runs.units["loss"] == ("bits per byte" if "bpb" in name else "nats")
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("n_params", "params"),
+        ("Num Parameters", "params"),
+        ("compute", "flops"),
+        ("Train-FLOPs", "flops"),
+    ],
+)
+def test_further_names_are_taken_where_no_usual_one_is_there(tmp_path, theirs, ours):
+    runs = read_runs(write(tmp_path / "a.csv", f"{theirs},loss\n1e9,3\n2e9,2\n"))
+    assert runs.column(ours).to_list() == [1e9, 2e9]
+    usual = "N" if ours == "params" else "C"
+    both = read_runs(write(tmp_path / "b.csv", f"{theirs},{usual},loss\n1,1e9,3\n2,2e9,2\n"))
+    assert both.column(ours).to_list() == [1e9, 2e9]
+
+
+def test_a_loss_under_a_further_name(tmp_path):
+    text = "N,Val Loss\n1e9,3\n2e9,2\n"
+    assert read_runs(write(tmp_path / "a.csv", text)).column("loss").to_list() == [3, 2]
+
+
 def test_tokens_follow_from_flops_and_say_so():
     runs = read_runs(bundled("chinchilla_epoch.csv"))
     assert len(runs) == 245

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
@@ -18,6 +19,25 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Measure what depth, width, context and time buy a transformer.",
 )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        from leadline import __version__
+
+        typer.echo(f"leadline {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(  # pyright: ignore[reportUnusedFunction]  # typer calls it
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_say_version, is_eager=True),
+    ] = False,
+) -> None:
+    del version
+
 
 for command in (
     regression.predict,
@@ -45,7 +65,7 @@ def main() -> None:
     code = 0
     try:
         # calling the app would swallow interruptions and closed pipes
-        with command.make_context("leadline", sys.argv[1:]) as call:
+        with command.make_context("leadline", sys.argv[1:] or ["--help"]) as call:
             command.invoke(call)
     except typer.Exit as done:
         code = done.exit_code
@@ -57,7 +77,10 @@ def main() -> None:
         extra = EXTRAS.get(error.name or "")
         if extra is None:
             raise
-        code = _refuse(f"{error.name} is not installed; pip install leadline[{extra}]")
+        code = _refuse(
+            f"{error.name} is not installed; install leadline with the extra {extra!r}: "
+            f"pip install 'leadline[{extra}]', or '.[{extra}]' in its folder"
+        )
     except KeyboardInterrupt as error:
         typer.echo(str(error) or "stopped", err=True)
         code = 130

@@ -78,7 +78,8 @@ def _read(file: Path) -> dict[str, Any]:
         raise LeadlineError(f"{file}: cannot read it ({error.strerror or error})") from None
     except (ValueError, zipfile.BadZipFile, EOFError) as error:
         raise LeadlineError(
-            f"{file}: {error}; expected an npz file of plain arrays predictions and targets"
+            f"{file}: not an npz file of plain arrays ({type(error).__name__}); expected one with "
+            "predictions and targets"
         ) from None
     for name in ("predictions", "targets"):
         if name not in arrays:

@@ -33,6 +33,7 @@ from leadline.cli.tables import (
     print_rows,
     read_table,
     row_record,
+    told_of_table,
 )
 from leadline.errors import LeadlineError
 
@@ -79,7 +80,7 @@ def fit(
     elif draws and result.converged:
         table = bootstrap(result, draws=draws, seed=seed)
         intervals = dict(intervals_of(result, table, level=level))
-    findings = explain(result)
+    findings = (*told_of_table(runs), *explain(result))
     if save is not None:
         try:
             save_law(result, save, intervals=intervals)
@@ -123,7 +124,7 @@ def fit(
         typer.echo(f"  {i.level:.0%} intervals: {i.method}, unit: {i.unit}")
     typer.echo(f"objective {result.value:.8g} ({result.objective}); status {result.status}")
     print_findings(findings)
-    print_rows(result)
+    print_rows(result.rows, result.runs)
 
 
 def inspect(
@@ -142,10 +143,16 @@ def inspect(
     if as_json:
         for found in findings:
             emit({"record": "finding"} | asdict(found))
+        for row in runs.excluded.iter_rows(named=True):
+            emit({"record": "excluded"} | row)
         return
+    for quantity in runs.card().rows:
+        typer.echo(
+            "  {:<12} {:>10} to {:<10} {}".format(*quantity[:1], *quantity[2:4], quantity[1])
+        )
     print_findings(findings)
-    excluded = runs.excluded.height
-    typer.echo(f"{len(runs)} rows, {excluded} excluded, {len(findings)} findings")
+    typer.echo(f"findings: {len(findings)}")
+    print_rows(len(runs), runs)
 
 
 def forecast(

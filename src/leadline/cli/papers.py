@@ -56,8 +56,13 @@ def _only(section: Section, names: list[str]) -> Section:
 
 
 def _judgement(claim: Mapping[str, Any], name: str) -> str:
+    published = f"{claim['published']:.5g}"
+    if claim["kind"] == "order":
+        published = "more than 0" if claim["published"] > 0 else "less than 0"
+    elif claim["verdict"] == "corrected":
+        published += f", ours {claim['corrected']:.5g}"
     return (
-        f"{claim['verdict']:<25} {name}: published {claim['published']:.5g}, "
+        f"{claim['verdict']:<25} {name}: published {published}, "
         f"measured {claim['measured_estimate']:.5g} "
         f"[{claim['measured_low']:.5g}, {claim['measured_high']:.5g}]"
     )

@@ -28,7 +28,15 @@ from leadline.cli.options import (
     extent,
     said,
 )
-from leadline.cli.tables import fit_table, pairs, print_rows, read_table, row_record
+from leadline.cli.tables import (
+    fit_table,
+    pairs,
+    print_findings,
+    print_rows,
+    read_table,
+    row_record,
+    told_of_table,
+)
 from leadline.errors import LeadlineError
 
 EXACT = ("exact", "budget", "cost", "nu", "beta", "dim", "noise", "as_json")
@@ -142,7 +150,8 @@ def plan(
         typer.echo(f"{made.budget:.3g} FLOPs: " + ", ".join(parts))
         _print_notes(made.notes)
     if not as_json:
-        print_rows(result)
+        print_findings(told_of_table(runs))
+        print_rows(result.rows, result.runs)
 
 
 def _plan_exactly(

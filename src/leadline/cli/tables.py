@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 def read_table(file: str, mapping: list[str] | None, drop: int) -> Runs:
     """The runs of a file or of a bundled table, without the `drop` largest losses."""
     from leadline import data
+    from leadline.errors import nearest
     from leadline.laws.read import drop_largest_losses, read_runs
 
     columns: dict[str, str] = {}
@@ -33,6 +34,9 @@ def read_table(file: str, mapping: list[str] | None, drop: int) -> Runs:
             raise LeadlineError(f"map: {ours.strip()} is given twice")
         columns[ours.strip()] = theirs.strip()
     bundled = file in data.SOURCES and not os.path.exists(file)
+    close = nearest(file, data.SOURCES)
+    if close and not bundled and not os.path.exists(file):
+        raise LeadlineError(f"{file}: no such file, nor a bundled table of that name{close}")
     path = data.bundled(file) if bundled else Path(file)
     return drop_largest_losses(read_runs(path, columns=columns), drop)
 
@@ -138,9 +142,17 @@ def row_record(result: Fit) -> dict[str, Any]:
     return {"rows_used": result.rows, "rows_excluded": result.runs.excluded.to_dicts()}
 
 
-def print_rows(result: Fit) -> None:
-    """How many rows a fit used, and each that it did not, with the reason."""
-    excluded = result.runs.excluded
-    typer.echo(f"{result.rows} rows used, {excluded.height} excluded")
+def told_of_table(runs: Runs) -> tuple[Finding, ...]:
+    """What makes a fit of this table meaningless: errors, and counts in another unit."""
+    from leadline.laws.doctor import inspect_runs
+
+    grave = ("units", "mixed-units")
+    return tuple(f for f in inspect_runs(runs) if f.severity == "error" or f.code in grave)
+
+
+def print_rows(used: int, runs: Runs) -> None:
+    """How many rows were used, and each that was not, with the reason."""
+    excluded = runs.excluded
+    typer.echo(f"{used} rows used, {excluded.height} excluded")
     for row in excluded.iter_rows(named=True):
         typer.echo(f"  row {row['row']}: {row['field']} {row['value']}: {row['reason']}")

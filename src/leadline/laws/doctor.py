@@ -32,12 +32,27 @@ def inspect_runs(runs: Runs) -> tuple[Finding, ...]:
     loss = runs.column("loss")
     if not loss.dtype.is_numeric():
         raise TableError(f"{runs.source}: column 'loss' holds {loss.dtype}, expected numbers")
-    found = [finding for check in CHECKS for finding in check(runs)]
+    found = [finding for check in (_sizes, *CHECKS) for finding in check(runs)]
     wrong = {finding.code for finding in found if finding.severity == "error"}
     # what is certain need not be suspected too
     found = [f for f in found if f.severity == "error" or f.code not in wrong]
     order = {"error": 0, "warning": 1, "note": 2}
     return tuple(sorted(found, key=lambda finding: order[finding.severity]))
+
+
+def _sizes(runs: Runs) -> list[Finding]:
+    """Whether any column is a size, against which a loss could be fitted."""
+    if any(name in runs.frame.columns for name in SIZES):
+        return []
+    others = [name for name in runs.frame.columns if name not in ("row", "loss")]
+    return [
+        Finding(
+            code="no-sizes",
+            severity="warning",
+            message=f"none of {', '.join(SIZES)} is among the columns ({', '.join(others[:20])}); "
+            "name them with --map params=COLUMN, or columns= in Python",
+        )
+    ]
 
 
 def best_over(runs: Runs, column: str) -> Runs:

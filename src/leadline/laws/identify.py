@@ -119,14 +119,18 @@ def _design(fitted: Fit) -> list[Finding]:
             )
     runs = _run_count(fitted)
     if runs < FEW_RUNS:
+        ours = (
+            "parameters have jackknife intervals, other quantities a few percent less coverage "
+            "than stated"
+            if fitted.covariance_accurate
+            else "this fit has no accurate covariance, so that `intervals` has percentiles only"
+        )
         found.append(
             Finding(
                 code="few-runs",
                 severity="note",
                 message=f"{runs} runs: standard errors (sandwich) are too small and percentiles "
-                "of a "
-                "bootstrap too narrow; parameters have jackknife intervals, other quantities a "
-                "few percent less coverage than stated",
+                f"of a bootstrap too narrow; {ours}",
             )
         )
     free = fitted.degrees_of_freedom
@@ -272,7 +276,7 @@ def _structure(fitted: Fit) -> list[Finding]:
     tests: list[tuple[float, str, str]] = []
     for name in fitted.law.family.variables:
         values, residuals = _unit_means(fitted, name)
-        if len(values) < 10 or np.ptp(values) == 0:
+        if len(values) < 10 or np.ptp(values) == 0 or np.ptp(residuals) == 0:
             continue
         logs = np.log(values)
         for axis, shape in (

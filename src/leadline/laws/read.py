@@ -41,7 +41,14 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "seed": ("seed",),
     "seconds_per_step": ("seconds_per_step",),
 }
-"""Names, in any case, under which each canonical column is found; `*` stands for anything."""
+"""Names under which each canonical column is found, in any case and with spaces or hyphens for
+underscores; `*` stands for anything."""
+FURTHER: dict[str, tuple[str, ...]] = {
+    "params": ("parameters", "n_params", "n_parameters", "num_parameters"),
+    "flops": ("compute", "train_flops", "training_flops", "total_flops"),
+    "loss": ("val_loss", "validation_loss", "eval_loss", "test_loss"),
+}
+"""Names that are tried where a table has none of `ALIASES`."""
 
 POSITIVE = ("loss", "params", "tokens", "flops", "width", "depth", "context")
 """Columns whose values must be finite and > 0; a row with another value is excluded."""
@@ -230,12 +237,8 @@ def _canonical(source: str, existing: Sequence[str], mapping: dict[str, str]) ->
     for ours, patterns in ALIASES.items():
         if ours in mapping:
             continue
-        found = [
-            theirs
-            for theirs in existing
-            if theirs not in mapping.values()
-            and any(fnmatch.fnmatchcase(theirs.lower(), pattern) for pattern in patterns)
-        ]
+        free = [theirs for theirs in existing if theirs not in mapping.values()]
+        found = _matching(free, patterns) or _matching(free, FURTHER.get(ours, ()))
         if len(found) > 1:
             raise TableError(
                 f"{source}: {ours} could be any of {_some([repr(f) for f in found])}; choose with "
@@ -250,6 +253,19 @@ def _canonical(source: str, existing: Sequence[str], mapping: dict[str, str]) ->
             "--map loss=COLUMN"
         )
     return names
+
+
+def _matching(existing: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    """The columns whose name follows one of `patterns`."""
+    return [
+        name
+        for name in existing
+        if any(fnmatch.fnmatchcase(_plain(name), _plain(pattern)) for pattern in patterns)
+    ]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[ -]", "_", name.strip().lower())
 
 
 def _positive(name: str, values: Iterable[Any], *, is_text: bool) -> tuple[pl.Series, list[Fault]]:
