@@ -6,6 +6,8 @@ reports are drawn from the same table.
 
 from __future__ import annotations
 
+import math
+import re
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
@@ -183,11 +185,17 @@ def reproduce(
     return pl.DataFrame(chosen.claims(tables), infer_schema_length=None)
 
 
+def _place(figure: Figure) -> float:
+    """The number of a figure in its paper; ours come after all of these."""
+    found = re.search(r"-figure(\d+)", figure.name)
+    return float(found[1]) if found else math.inf
+
+
 def section(paper: Study, tables: Tables, *, command: str) -> Section:
     """The part of a report on `paper`, drawn and judged from its tables by `command`."""
     return Section(
         title=paper.title,
-        figures=paper.figures(tables),
+        figures=sorted(paper.figures(tables), key=_place),
         claims=paper.claims(tables),
         command=command,
         again=f"{command} --only",
