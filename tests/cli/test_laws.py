@@ -84,12 +84,13 @@ def test_a_fit_and_a_plan_say_what_makes_them_meaningless(run, tmp_path):
     assert " units: " not in run("fit", "raw.csv", "--draws", "0")[1]
 
 
-def test_a_law_of_one_loss_is_refused(run, tmp_path):
+def test_a_loss_that_never_changes_is_told(run, tmp_path):
     lines = [f"{n}e7,{n}e9,3" for n in range(1, 9)]
     (tmp_path / "flat.csv").write_text("params,tokens,loss\n" + "\n".join(lines) + "\n")
     code, out, err = run("fit", "flat.csv", "--law", "power", "--variables", "params")
-    assert (code, out) == (2, "")
-    assert "all 8 rows have the loss 3" in err
+    assert (code, err) == (0, "")
+    assert "error constant-loss: all 8 rows have the loss 3" in out
+    assert "structured-residuals" not in out
 
 
 def test_a_bundled_table_misspelt(run):

@@ -67,11 +67,6 @@ def sample(
     any_sign = (*any_sign, *(("loss",) if residual == "raw" else ()))
     names = (*family.variables, "loss", *extra)
     table = _with_all(runs, names, any_sign=any_sign)
-    if len(table) > 1 and table.column("loss").n_unique() == 1:
-        raise FitError(
-            f"{runs.source}: all {len(table)} rows have the loss {table.column('loss')[0]:g}; "
-            "is this the column of the loss?"
-        )
     columns = [_numbers(table.column(name)) for name in names]
     order = np.lexsort(columns[::-1])
     values = np.array([column[order] for column in columns])

@@ -32,7 +32,7 @@ def inspect_runs(runs: Runs) -> tuple[Finding, ...]:
     loss = runs.column("loss")
     if not loss.dtype.is_numeric():
         raise TableError(f"{runs.source}: column 'loss' holds {loss.dtype}, expected numbers")
-    found = [finding for check in (_sizes, *CHECKS) for finding in check(runs)]
+    found = [finding for check in (_sizes, _constant, *CHECKS) for finding in check(runs)]
     wrong = {finding.code for finding in found if finding.severity == "error"}
     # what is certain need not be suspected too
     found = [f for f in found if f.severity == "error" or f.code not in wrong]
@@ -51,6 +51,20 @@ def _sizes(runs: Runs) -> list[Finding]:
             severity="warning",
             message=f"none of {', '.join(SIZES)} is among the columns ({', '.join(others[:20])}); "
             "name them with --map params=COLUMN, or columns= in Python",
+        )
+    ]
+
+
+def _constant(runs: Runs) -> list[Finding]:
+    """Whether the loss never changes."""
+    loss = runs.frame["loss"]
+    if len(loss) < 2 or loss.n_unique() > 1:
+        return []
+    return [
+        Finding(
+            code="constant-loss",
+            severity="error",
+            message=f"all {len(loss)} rows have the loss {loss[0]:g}: is this its column?",
         )
     ]
 
