@@ -110,13 +110,13 @@ def _print_curves(specs: list[RunSpec], curves: list[Curve], engine: Any, *, as_
             values = {c: getattr(curve, c).tolist() for c in columns}
             emit(identity | {"status": curve.status, "scalars": dict(curve.scalars)} | values)
             continue
-        scalars = "".join(f"; {k} {v:.6g}" for k, v in curve.scalars)
+        scalars = ", ".join(f"{k} {v:.6g}" for k, v in curve.scalars)
         who = f"seed {spec.seed}, " if len(specs) > 1 and engine == "simulation" else ""
         for i, (step, time, _, _, loss, error) in enumerate(points):
             steps = f"{who}step {step:g}, " if engine == "simulation" or step else ""
             where = "" if time != time else f"{steps}time {time:.6g}: "
             # scalars are those of the last point
-            told = scalars if i == len(curve.loss) - 1 else ""
+            told = f"; {scalars}" if scalars and i == len(curve.loss) - 1 else ""
             typer.echo(f"{where}loss {loss:.8g} ± {error:.1g} ({curve.status}{told})")
 
 
