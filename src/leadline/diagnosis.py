@@ -119,6 +119,8 @@ def diagnose(
     if len(found) < 2:
         raise SolverError(f"predictions: got {len(found)} layers, expected at least 2")
     errors = found - wanted
+    if not errors.any():
+        raise SolverError("predictions: every layer hits every target; no error to decompose")
     depth, samples = errors.shape[:2]
     group, units = _groups(groups, samples)
     whole = errors.mean(axis=0)
@@ -159,7 +161,9 @@ def _statistics(sums: Floats) -> Floats:
     loss, own, *others = sums[1:] / sums[0]
     depth = len(others)
     shared = (depth * loss - own) / (depth - 1)
-    return np.array([loss, own, shared, own - shared, shared / own, *(np.array(others) - loss)])
+    # a draw may hold samples without error only
+    correlation = np.divide(shared, own, out=np.zeros_like(own), where=own > 0)
+    return np.array([loss, own, shared, own - shared, correlation, *(np.array(others) - loss)])
 
 
 def _resampled(sums: Floats, draws: int, seed: int) -> Floats:

@@ -74,7 +74,7 @@ def test_inspect_says_what_it_took_for_what_and_which_rows_it_left(run, records,
     assert "no-sizes" not in out
 
 
-def test_a_fit_and_a_plan_say_what_makes_them_meaningless(run, tmp_path):
+def test_a_fit_and_a_plan_say_what_makes_them_meaningless(run, records, tmp_path):
     table = pl.read_csv(cli.__file__.replace("cli/__init__.py", "data/chinchilla_kyotakano.csv"))
     wrong = table.with_columns(pl.col("N") / 1e6)
     wrong.write_csv(tmp_path / "millions.csv")
@@ -82,6 +82,8 @@ def test_a_fit_and_a_plan_say_what_makes_them_meaningless(run, tmp_path):
     assert " units: " in run("plan", "millions.csv", "--draws", "0", "--budget", "1e21")[1]
     table.write_csv(tmp_path / "raw.csv")
     assert " units: " not in run("fit", "raw.csv", "--draws", "0")[1]
+    (made,) = records("plan millions.csv --draws 0 --budget 1e21")
+    assert [found["code"] for found in made["findings"]] == ["units"]
 
 
 def test_a_loss_that_never_changes_is_told(run, tmp_path):

@@ -146,10 +146,9 @@ def inspect(
         for row in runs.excluded.iter_rows(named=True):
             emit({"record": "excluded"} | row)
         return
-    for quantity in runs.card().rows:
-        typer.echo(
-            "  {:<12} {:>10} to {:<10} {}".format(*quantity[:1], *quantity[2:4], quantity[1])
-        )
+    for name, unit, least, most, missing in runs.card().rows:
+        gap = f", {missing} missing" if missing else ""
+        typer.echo(f"  {name:<12} {least:>10} to {most:<10} {unit}{gap}")
     print_findings(findings)
     typer.echo(f"findings: {len(findings)}")
     print_rows(len(runs), runs)

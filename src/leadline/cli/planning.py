@@ -140,7 +140,8 @@ def plan(
         if as_json:
             record = asdict(made) | {"record": "plan", "status": result.status}
             del record["law"]
-            emit(record | row_record(result))
+            told = [asdict(found) for found in told_of_table(runs)]
+            emit(record | {"findings": told} | row_record(result))
             continue
         parts: list[str] = []
         for name, value in {**made.sizes, "loss": made.loss}.items():

@@ -13,6 +13,8 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -55,61 +57,28 @@ def study(paper: str) -> Study:
     return PAPERS[paper]()
 
 
-def _bordelon2025() -> Study:
-    from leadline.papers.bordelon2025 import claims, figures, sweeps
-
+def _study(name: str, title: str) -> Study:
+    """The study in the folder of this name, imported when it is asked for."""
+    sweeps, figures, claims = (
+        import_module(f"leadline.papers.{name}.{part}") for part in ("sweeps", "figures", "claims")
+    )
     return Study(
-        name=sweeps.NAME,
-        title="Theory of scaling laws for in-context regression (arXiv:2510.01098)",
+        name=name,
+        title=title,
         sweeps=sweeps.sweeps,
         figures=figures.figures,
         claims=claims.claims,
     )
 
 
-def _lyu2025() -> Study:
-    from leadline.papers.lyu2025 import claims, figures, sweeps
-
-    return Study(
-        name=sweeps.NAME,
-        title="A solvable attention for neural scaling laws (ICLR 2025)",
-        sweeps=sweeps.sweeps,
-        figures=figures.figures,
-        claims=claims.claims,
-    )
-
-
-def _peng2026() -> Study:
-    from leadline.papers.peng2026 import claims, figures, sweeps
-
-    return Study(
-        name=sweeps.NAME,
-        title="Depth in in-context retrieval (arXiv:2610.11063)",
-        sweeps=sweeps.sweeps,
-        figures=figures.figures,
-        claims=claims.claims,
-    )
-
-
-def _runs() -> Study:
-    from leadline.papers.runs import claims, figures, published, sweeps
-
-    return Study(
-        name=published.NAME,
-        title="Published fits of real runs, fitted again",
-        sweeps=sweeps.sweeps,
-        figures=figures.figures,
-        claims=claims.claims,
-    )
-
-
+TITLES = {
+    "bordelon2025": "Theory of scaling laws for in-context regression (arXiv:2510.01098)",
+    "lyu2025": "A solvable attention for neural scaling laws (ICLR 2025)",
+    "peng2026": "Depth in in-context retrieval (arXiv:2610.11063)",
+    "runs": "Published fits of real runs, fitted again",
+}
 PAPERS: Mapping[str, Callable[[], Study]] = MappingProxyType(
-    {
-        "bordelon2025": _bordelon2025,
-        "lyu2025": _lyu2025,
-        "peng2026": _peng2026,
-        "runs": _runs,
-    }
+    {name: partial(_study, name, title) for name, title in TITLES.items()}
 )
 
 

@@ -131,7 +131,7 @@ def exponent_claims(found: Found) -> list[dict[str, Any]]:
                     source=f"{SOURCE}, {'table 4' if row in TABLE4 else 'figure 6'}",
                     statement="The loss falls with depth to a plateau as L^-alpha with alpha near "
                     f"{published:g} (published for L = 1 to 256); fitted here to L = "
-                    f"{max(first, 1)} to {deepest(models)[0].depth}, recipe {recipe}.",
+                    f"{first} to {deepest(models)[0].depth}, recipe {recipe}.",
                     kind="number",
                     published=published,
                     smallest_effect=NEAR,
@@ -141,11 +141,9 @@ def exponent_claims(found: Found) -> list[dict[str, Any]]:
 
 
 def seed_claims(found: Found) -> list[dict[str, Any]]:
-    """The exponents of single seeds at (0, 0), and the difference between the recipes."""
+    """The exponents of single seeds at (0, 0)."""
     result: list[dict[str, Any]] = []
-    each: dict[Recipe, Interval] = {}
     for recipe, by_row in found.items():
-        each[recipe] = seed_exponents(by_row[ISOTROPIC], first=2)
         claim = Claim(
             name=f"depth-exponent-by-seed-{recipe}",
             source=f"{SOURCE}, figure 6",
@@ -155,7 +153,7 @@ def seed_claims(found: Found) -> list[dict[str, Any]]:
             published=1.0,
             smallest_effect=NEAR,
         )
-        result.append(judge(claim, each[recipe]))
+        result.append(judge(claim, seed_exponents(by_row[ISOTROPIC], first=2)))
     return result
 
 

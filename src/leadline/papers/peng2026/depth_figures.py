@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from leadline.claims import Interval
@@ -165,20 +166,27 @@ def _setting(found: dict[Row, list[Trained]], recipe: Recipe) -> str:
     )
 
 
+def _four_panels(
+    gains: tuple[ByRow, ByRow], parts: ByRow, recipe: Recipe, titles: Sequence[str]
+) -> tuple[Canvas, list[pl.DataFrame]]:
+    """Loss against depth of two groups of rows, and what the layers of `parts` share."""
+    with panels(4, height=3.2) as (canvas, axes):
+        frames = [_gain_panel(ax, rows, recipe) for ax, rows in zip(axes, gains, strict=False)]
+        frames += [
+            _parts_panel(ax, parts, name)
+            for ax, name in zip(axes[2:], ("shared", "disagreement"), strict=True)
+        ]
+        for ax, letter, title in zip(axes, "abcd", titles, strict=True):
+            ax.set_title(f"{letter}  {title}")
+    return canvas, frames
+
+
 def figure6(found: ByRow, recipe: Recipe) -> Figure:
     """Depth on the difficult task: loss and what layers share, one exponent varied at a time."""
     tasks, inputs = _at(found, TASKS_VARY), _at(found, INPUTS_VARY)
     both = tasks | inputs
-    with panels(4, height=3.2) as (canvas, axes):
-        frames = [_gain_panel(axes[0], tasks, recipe), _gain_panel(axes[1], inputs, recipe)]
-        frames += [
-            _parts_panel(axes[2], both, "shared"),
-            _parts_panel(axes[3], both, "disagreement"),
-        ]
-        titles = ("a  b varies, a = 0", "b  a varies, b = 0", "c  shared error",
-                  "d  disagreement")  # fmt: skip
-        for ax, title in zip(axes, titles, strict=True):
-            ax.set_title(title)
+    titles = ("b varies, a = 0", "a varies, b = 0", "shared error", "disagreement")
+    canvas, frames = _four_panels((tasks, inputs), both, recipe, titles)
     return Figure(
         name=f"{NAME}-figure6",
         caption="Figure 6. Trained softmax attention on top-2 retrieval, spectra (a, b). (a, b) "
@@ -324,16 +332,8 @@ def figure8(found: ByRow, recipe: Recipe) -> Figure:
 def figure14(found: ByRow, recipe: Recipe) -> Figure:
     """Depth on broader targets and spectra with both exponents above zero."""
     joint, broad = _at(found, JOINT), _at(found, BROAD)
-    with panels(4, height=3.2) as (canvas, axes):
-        frames = [_gain_panel(axes[0], joint, recipe), _gain_panel(axes[1], broad, recipe)]
-        frames += [
-            _parts_panel(axes[2], joint, "shared"),
-            _parts_panel(axes[3], joint, "disagreement"),
-        ]
-        titles = ("a  top-2, a and b > 0", "b  top-16", "c  shared error, top-2",
-                  "d  disagreement, top-2")  # fmt: skip
-        for ax, title in zip(axes, titles, strict=True):
-            ax.set_title(title)
+    titles = ("top-2, a and b > 0", "top-16", "shared error, top-2", "disagreement, top-2")
+    canvas, frames = _four_panels((joint, broad), joint, recipe, titles)
     return Figure(
         name=f"{NAME}-figure14",
         caption="Figure 14. As Figure 6 for spectra (a, b) with both exponents above zero and for "

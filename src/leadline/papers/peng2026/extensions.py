@@ -7,9 +7,11 @@ and runs of one seed are compared on common contexts.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from leadline.papers.peng2026.depth import training as controlled_training
 from leadline.papers.peng2026.published import NAME, SOFTMAX_CONTEXT, SOFTMAX_DIM
 from leadline.spec import (
     Evaluation,
@@ -54,15 +56,7 @@ MEASURES: Mapping[Kind, tuple[str, ...]] = {
 
 def training(steps: int = STEPS) -> Training:
     """The recipe "short" of docs/retrieval.md, or a longer one."""
-    return Training(
-        steps=steps,
-        batch_size=32,
-        queries=32,
-        rate=0.02,
-        optimizer="adam",
-        warmup=100,
-        schedule="cosine",
-    )
+    return dataclasses.replace(controlled_training("short"), steps=steps)
 
 
 def model(kind: Kind, depth: int) -> SoftmaxAttention | StreamAttention:
