@@ -107,10 +107,13 @@ def number(value: float) -> str:
 
 
 def few_ticks(ax: Axes) -> None:
-    """Labels on a logarithmic x axis that do not run into each other: 1, 2, 5 below two decades."""
+    """Labels on a logarithmic x axis that do not run into each other: below two decades 1, 2, 5,
+    of long numbers 1, 3.
+    """
     low, high = ax.get_xlim()
     if high / low < 100:
-        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        subs = (1.0, 2.0, 5.0) if high < 1e5 else (1.0, 3.0)
+        ax.xaxis.set_major_locator(LogLocator(subs=subs))
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
 
